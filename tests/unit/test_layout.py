@@ -41,7 +41,7 @@ SAME_THING = {
     "row_lines.py": {"lake", "source"},  # the line of a row, as each of the two sides of a comparison prints it
 }
 #: Calls that run SQL on PostgreSQL, or on SQLite in `lake`, which cannot import psycopg.
-RUNS_SQL = {"execute", "executemany", "copy_expert"}
+RUNS_SQL = {"execute", "executemany", "copy_expert", "exec_", "exec_params", "send_query"}
 #: Calls and attributes of a Spark session that read, make or change a table.
 RUNS_SPARK = {"sql", "table", "read", "createDataFrame", "writeTo", "mapInArrow"}
 #: How a statement begins. ALTER TABLE is left out: messages give it as a remedy.
@@ -75,9 +75,16 @@ def _may_import(room: str, other: str) -> bool:
     return room == other or RANK[other] < RANK[room]
 
 
+def _named_modules(tree: ast.AST) -> set[str]:
+    """Every module of the toolkit that a string names, which may import it: `toolkit.decode.rows:decode_rows`."""
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    named = {text.partition(":")[0] for text in texts if re.fullmatch(r"toolkit(\.\w+)+(:\w+)?", text)}
+    return {name for name in named if (ROOT / f"{name.replace('.', '/')}.py").exists()}
+
+
 def _imports(tree: ast.AST) -> set[str]:
     """Every toolkit module and top-level package that a module imports, also inside functions."""
-    found: set[str] = set()
+    found = _named_modules(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -117,6 +124,7 @@ def test_a_wrong_import_is_found() -> None:
     assert _wrong_imports("toolkit.source.peek", "from toolkit.lake.ledger import Ledger")
     assert _wrong_imports("toolkit.lake.staging", "from toolkit.capture import slot_drain")
     assert _wrong_imports("toolkit.lake.staging", "def f():\n    import toolkit\n")
+    assert _wrong_imports("toolkit.values.lsn", "import_module('toolkit.cli.frame')")
     assert not _wrong_imports("toolkit.capture.slot_drain", "from toolkit.lake.ledger import Ledger")
 
 
@@ -125,7 +133,9 @@ def _graph(texts: dict[str, str]) -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for module, text in texts.items():
         found = graph.setdefault(module, set())
-        for node in ast.walk(ast.parse(text)):
+        tree = ast.parse(text)
+        found |= _named_modules(tree)
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -255,12 +265,15 @@ def _on_spark(node: ast.Attribute) -> bool:
 def _statements(path: str, text: str) -> list[str]:
     """Every place where a module runs, loads or holds a statement that belongs to `source` or to `lake`."""
     tree, room = ast.parse(text), _room(".".join(Path(path).with_suffix("").parts))
+    given = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call) and n.args and room != "source"}
     found = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute):
             continue
         if node.attr in RUNS_SQL and room not in {"source", "lake"} and path not in OWN_SESSIONS:
             found.append(f"line {node.lineno}: {node.attr}() belongs in toolkit/source")
+        if node.attr == "copy" and id(node) in given and ast.unparse(node.value) not in {"shutil", "report_copies"}:
+            found.append(f"line {node.lineno}: a COPY belongs in toolkit/source")
         if node.attr in RUNS_SPARK and _on_spark(node) and room != "lake" and path not in OWN_SPARK:
             found.append(f"line {node.lineno}: {node.attr} of Spark belongs in toolkit/lake")
     used = {(node.module, alias.name) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
@@ -287,6 +300,8 @@ def test_sql_runs_in_source_and_spark_sql_in_lake(path: Path) -> None:
             "toolkit/quality/parity.py",
             "from toolkit.values.resources import load\nload('parity/lines')",
         ),
+        ("toolkit/capture/drift.py", "with cursor.copy(text) as rows: ..."),
+        ("toolkit/capture/drift.py", "conn.pgconn.exec_(text)"),
         ("toolkit/history/effects.py", "_ALL = 'select relid from raw.events'"),
         ("toolkit/ops/status_report.py", "def f(name):\n    return f'drop table {name} purge'"),
         ("toolkit/source/peek.py", "spark.sql(text)"),
@@ -313,7 +328,8 @@ def test_no_module_is_over_500_lines(path: Path) -> None:
 
 #: Shifts and numbers that are ordinals of the raw log, a commit LSN made from an LSN by hand, and comparisons.
 ORDINALS = re.compile(
-    r"1 << (?:39|4[0-2])\b|\b(?:549755813888|1099511627775|1099511627776)\b|commit_lsn=int\(\w+\) - 1"
+    r"1 << (?:39|4[0-2])\b|(?i:shiftleft)\(|2 ?\*\* ?(?:39|4[0-2])\b|\b(?:549755813888|1099511627775|1099511627776)\b"
+    r"|commit_lsn=int\(\w+\) - 1"
     r"|ordinal(?:\(\w+\))?\s*[+-]\s*\w|\(at - 1\b|ordinal['\"]?:\s*-?\d"
     r"|<< 32\)?\s*\+|ordinal\)?\s*[<>]|(?<!-)[<>]=?\s*[\w.({]*\bordinal\b|key=lambda \w+: \(.*ordinal"
 )
@@ -345,7 +361,8 @@ def test_only_rawlog_order_assigns_ordinals(path: Path) -> None:
 
 def test_an_ordinal_elsewhere_is_found() -> None:
     assert _own_ordinals("ordinal=(1 << 40) - 1")
-    assert _own_ordinals("where ordinal < 1099511627775")
+    assert _own_ordinals("where ordinal < 1099511627775") and _own_ordinals("shiftleft(1L, 41)")
+    assert _own_ordinals("_LAST = 2**41 - 1")
     assert _own_ordinals("(piece << 32) + row")
     assert _own_ordinals("Event(commit_lsn=int(lsn) - 1)")
     assert _own_ordinals("(version.commit, version.ordinal) < (next.commit, next.ordinal - 1)")
@@ -400,6 +417,12 @@ def _spelled_out(text: str) -> list[str]:
             texts = {leaf.value for side in sides for leaf in ast.walk(side) if isinstance(leaf, ast.Constant)}
             if ASKED & set(map(_asked, sides)) and texts & WORDS - set(map(_asked, sides)):
                 found.append(ast.unparse(node))
+        if isinstance(node, ast.Match) and _asked(node.subject) in ASKED:
+            leaves = [leaf.value for case in node.cases for leaf in ast.walk(case.pattern) if hasattr(leaf, "value")]
+            found += [ast.unparse(x) for x in leaves if isinstance(x, ast.Constant) and x.value in WORDS]
+        if isinstance(node, ast.Dict) and len(node.keys) > 1:
+            keys = {key.value if isinstance(key, ast.Constant) else None for key in node.keys}
+            found += [f"keys {sorted(map(str, keys))}"] * any(keys <= words for words in ENUMERATIONS.values())
         if isinstance(node, ast.keyword) and node.arg in ASKED:
             leaves = [node.value.body, node.value.orelse] if isinstance(node.value, ast.IfExp) else [node.value]
             if any(isinstance(leaf, ast.Constant) and leaf.value in WORDS for leaf in leaves):
@@ -423,6 +446,7 @@ def test_a_word_spelled_out_is_found() -> None:
     assert _spelled_out("row['status'] != 'identical'") and _spelled_out("row.get('status') != 'identical'")
     assert _spelled_out("replace(r, status='stale')") and _spelled_out("f(proof='full' if x else y)")
     assert _spelled_out("level == 'error'") and _spelled_out("table.capture != 'both'")
+    assert _spelled_out("match s.state:\n    case 'ok' | 'other': pass") and _spelled_out("{'ok': 1, 'stale': 2}[x]")
     assert _spelled_out("event.kind == Kind.GAP; side.kind == 'other'; {'status': 'identical'}") == []
 
 
