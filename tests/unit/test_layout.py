@@ -326,6 +326,19 @@ def test_no_module_is_over_500_lines(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
 
 
+def _made_bytes(text: str) -> list[str]:
+    """List calls that make bytes as the server sends them."""
+    return re.findall(r"\.(?:pack|pack_into|to_bytes)\(", text)
+
+
+def test_decode_makes_no_messages() -> None:
+    """Logged DDL was once packed into made-up messages of pgoutput, to be read by the decoder of the stream."""
+    for path in MODULES:
+        if _room(_name(path)) in {"decode", "rawlog", "capture"}:
+            assert _made_bytes(path.read_text(encoding="utf-8")) == [], path
+    assert _made_bytes("_HEAD.pack(1)") and _made_bytes("lsn.to_bytes(8)") and not _made_bytes("_HEAD.unpack(x)")
+
+
 #: Shifts and numbers that are ordinals of the raw log, a commit LSN made from an LSN by hand, and comparisons.
 ORDINALS = re.compile(
     r"1 << (?:39|4[0-2])\b|(?i:shiftleft)\(|2 ?\*\* ?(?:39|4[0-2])\b|\b(?:549755813888|1099511627775|1099511627776)\b"

