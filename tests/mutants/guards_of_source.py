@@ -235,7 +235,7 @@ GUARDS_OF_SOURCE = (
     never(
         "a file that is still the one of the snapshot",
         "toolkit/source/snapshot_rows.py",
-        "same is None or not same[0]",
+        "same is None or not (same[0] and same[2])",
         "tests/postgres/test_copying.py",
     ),
     never("a LSN of the flushed WAL", "toolkit/source/slot.py", "lsn > flushed", "tests/postgres/test_slot.py"),
