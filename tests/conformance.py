@@ -1,4 +1,4 @@
-"""The table of what becomes of each kind of DDL on each server, from played traps.
+"""Write the table of the effect of each kind of DDL on each server, from played traps.
 
 `python -m tests.conformance` writes it; `python -m tests.conformance log 16` plays one layer, or one server, again,
 `... new` only what has no cell there. A class that is not what was observed fails it. Tests hold the written table

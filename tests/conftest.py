@@ -1,4 +1,4 @@
-"""What every test run says first, and the fixtures that all tests share (as plugins, one a kind of server)."""
+"""The header of each test run, and the fixtures that all tests share: plugins, one for each kind of server."""
 
 from __future__ import annotations
 

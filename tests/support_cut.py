@@ -1,7 +1,7 @@
-"""A cut that other sessions go on beside: a slot is made once every transaction of now has ended, and of a while later.
+"""Make a cut beside other sessions: creating its slot waits for their open transactions, and then for later ones.
 
 One thread drives the sessions of a life and another waits for the cut, so that a life replays: after each step the cut
-is had, or it waits for a transaction that is still open.
+exists, or it waits for a transaction that is still open.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a random life begins with, and `KINDS`: how it may be captured."""
+"""The tables that a random life begins with, and `KINDS`, the ways to capture them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of the night: a captured table to plant them at, and what every command must then say.
+"""Faults that page an operator at night: a captured table to plant them at, and what every command must then say.
 
 A fault changes the world: the server, the files, the limits and environment of a process, another process, the
 configuration. No function of the toolkit is replaced; one process of commands keeps the JVM of the test run.

@@ -195,6 +195,13 @@ def source(database: str) -> Config:
     return Config(source=SourceConfig(conninfo=database, slot=f"cdc_{name}"), check=CheckConfig(cut_seconds=20.0))
 
 
+def run_sql(config: Config, *statements: str) -> None:
+    """Run statements on the source, each in a transaction of its own."""
+    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
+        for statement in statements:
+            conn.execute(statement.encode())
+
+
 def stream(conn: psycopg.Connection[Any], config: Config) -> list[tuple[int, bytes]]:
     """`(lsn, message)` of everything in the slot; nothing is consumed."""
     rows = conn.execute(

@@ -1,4 +1,4 @@
-"""Faults for a random life: a step of a drain fails, the server crashes, and a restored copy of it is drained."""
+"""Faults during a random life: a step of a drain fails, the server crashes, and a restored copy of it is drained."""
 
 from __future__ import annotations
 

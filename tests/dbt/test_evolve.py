@@ -1,4 +1,4 @@
-"""Source DDL as one Iceberg schema change: field identity stays, no row is rewritten, every commit is a true state."""
+"""Source DDL as one Iceberg schema change: field ids stay, no row is rewritten, every commit is a source state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fold in dbt's own unit tests: a few events of a planned table, and the rows that come of them."""
+"""The fold in dbt's own unit tests: a few events of a planned table, and the rows that they become."""
 
 from __future__ import annotations
 

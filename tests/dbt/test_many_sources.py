@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 
 from tests import commands
 from tests.support_ledger import lake_of
-from tests.support_postgres import fresh_database
+from tests.support_postgres import fresh_database, run_sql
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import reads, session
 from toolkit.lake.published_tables import duckdb_script
@@ -33,25 +32,19 @@ def sources(pg16: EmbeddedServer, pg18: EmbeddedServer, lake: Config) -> Iterato
                 "dbt": lake.dbt.model_copy(update={"project_dir": f"dbt_{prefix}"}),
             }
             made.append(lake.model_copy(update=update))
-        _sql(
+        run_sql(
             made[0],
             "create table public.item (id int primary key, name text)",
             "insert into public.item select i, 'n' || i from generate_series(1, 30) i",
             "create table public.gone (id int primary key)",
         )
-        _sql(
+        run_sql(
             made[1],
             "create table public.item (name numeric(10, 2), id bigint primary key, at date)",
             "insert into public.item select i / 4.0, i, date '2026-01-01' + i from generate_series(1, 20) i",
             "create table public.gone (id int primary key)",
         )
         yield made[0], made[1]
-
-
-def _sql(config: Config, *statements: str) -> None:
-    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
-        for statement in statements:
-            conn.execute(statement.encode())
 
 
 def _check(config: Config) -> CheckReport:
@@ -100,7 +93,7 @@ def test_two_sources_are_built_proven_maintained_and_retired_alone(sources: tupl
 
     # DDL and a build as of an LSN in one; the other one stays as it is.
     kept, lsn = _files(us), status_report.status(eu).applied_lsn
-    _sql(eu, "alter table public.item rename name to label", "update public.item set label = 'x' where id < 5")
+    run_sql(eu, "alter table public.item rename name to label", "update public.item set label = 'x' where id < 5")
     assert _statuses(_check(eu))["item"] == "identical"
     assert lsn is not None
     assert commands.build(eu, as_of=lsn).schema == f"eu_asof_{lsn.tag}"
@@ -119,7 +112,7 @@ def test_two_sources_are_built_proven_maintained_and_retired_alone(sources: tupl
 
     # Maintenance and a dropped table of one.
     kept, shown = _files(us), _query(us, "select * from us_published.public__item order by id")
-    _sql(eu, "drop table public.gone")
+    run_sql(eu, "drop table public.gone")
     assert _statuses(_check(eu)) == {"item": "identical"}
     commands.build(eu)  # no view shows the table any more
     done = commands.maintain(eu)
@@ -130,6 +123,6 @@ def test_two_sources_are_built_proven_maintained_and_retired_alone(sources: tupl
 
     # The end of one.
     commands.uninstall(eu)
-    _sql(us, "insert into public.gone values (1)", "delete from public.item where id = 2")
+    run_sql(us, "insert into public.gone values (1)", "delete from public.item where id = 2")
     assert _statuses(_check(us)) == {"item": "identical", "gone": "identical"}
     assert _query(us, "select count(*) from eu_published.public__item") == [(30,)]

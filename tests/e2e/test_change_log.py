@@ -15,6 +15,7 @@ import pytest
 from tests import commands
 from tests.support_change_log import PARTITIONED
 from tests.support_ledger import ledger_of
+from tests.support_postgres import run_sql
 from tests.support_writers import TABLES, Writers, folded_rows, journal_inserts, source_rows, writing
 from toolkit.cli.output import plain
 from toolkit.demo.server import EmbeddedServer
@@ -54,12 +55,6 @@ def _config(lake: Config, conninfo: str, drain: str, **more: object) -> Config:
     return lake.model_copy(update={"source": lake.source.model_copy(update=source)})
 
 
-def _sql(config: Config, *statements: str) -> None:
-    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
-        for statement in statements:
-            conn.execute(statement)
-
-
 def _check(config: Config, *tables: str) -> CheckReport:
     return commands.check(config, tables)
 
@@ -73,7 +68,7 @@ def by(request: pytest.FixtureRequest) -> str:
 def _prove(config: Config, seconds: float, seed: int) -> dict[str, int]:
     """Drain again and again under eight writers; then everything must be there once. Gives counts for the report."""
     conninfo = config.source.conninfo
-    _sql(config, TABLES)
+    run_sql(config, TABLES)
     commands.init(config)
     drains, until = 0, time.monotonic() + seconds
     with writing(conninfo, seed=seed) as writers:
@@ -121,7 +116,7 @@ def test_the_whole_path(database: str, lake: Config, by: str) -> None:
     assert commands.init(config).rows == _ROWS
     start = ledger_of(config).last()
     assert start is not None and (start.tick is not None) == (by == "tick")
-    _sql(
+    run_sql(
         config,
         """insert into item values (100, E'a\\\\b "c", (d)', 1.5, null, '"\\u0000"')""",
         "update item set name = '' where id = 1",
@@ -139,7 +134,7 @@ def test_the_whole_path(database: str, lake: Config, by: str) -> None:
     assert commands.drain(config).changes == 8 + 2 + 100 + 200 + 1 + 1
     middle = ledger_of(config).last()
     assert middle is not None
-    _sql(
+    run_sql(
         config,
         "alter table item add column more int default 7",
         "alter table item rename column name to title",
@@ -167,11 +162,11 @@ def test_trap_036_copies_and_ticks_meet_without_a_seam_under_writers(
 ) -> None:
     """First copies and a repair: changes between the last tick and that of the copy were there twice, or came back."""
     config = _config(lake, database, "tick")
-    _sql(config, TABLES, "create table public.emptied (id int primary key)")
+    run_sql(config, TABLES, "create table public.emptied (id int primary key)")
     cut_of = tick.tick_cut
 
     def late(source: SourceConfig) -> AbstractContextManager[Cut]:
-        _sql(
+        run_sql(
             config,
             "insert into bag values (7, 'late'), (7, 'late'); delete from bag where a = 6",
             "insert into emptied values (1); truncate emptied; insert into emptied values (2)",
@@ -198,7 +193,7 @@ def test_trap_036_copies_and_ticks_meet_without_a_seam_under_writers(
 @pytest.mark.parametrize("pg", ["pg15"], indirect=True)
 def test_trap_036_handover_to_the_slot_and_back_under_writers(database: str, lake: Config, seed: int) -> None:
     ticks, by_slot = _config(lake, database, "tick"), _config(lake, database, "slot")
-    _sql(ticks, TABLES)
+    run_sql(ticks, TABLES)
     commands.init(ticks)
     with writing(database, seed=seed) as writers:
         commands.drain(ticks)
@@ -219,7 +214,7 @@ def test_trap_036_a_table_moves_to_the_change_log_and_back_under_writers(
     database: str, lake: Config, seed: int
 ) -> None:
     plain = _config(lake, database, "auto", capture="slot")
-    _sql(plain, TABLES, "alter table bag replica identity full")
+    run_sql(plain, TABLES, "alter table bag replica identity full")
     commands.init(plain)
     logged = plain.model_copy(
         update={"table": {t: TableConfig(capture=Capture.CHANGE_LOG) for t in ("public.item", "public.bag")}}
@@ -245,15 +240,15 @@ def test_trap_036_a_table_moves_to_the_change_log_and_back_under_writers(
 def test_two_captures_of_one_table_prove_each_other(database: str, lake: Config, seed: int) -> None:
     config = _config(lake, database, "auto", capture="slot")
     config = config.model_copy(update={"table": {"public.item": TableConfig(capture=Capture.BOTH)}})
-    _sql(config, TABLES, "alter table bag replica identity full", "alter table item add big text")
-    _sql(config, "alter table item alter big set storage external")
+    run_sql(config, TABLES, "alter table bag replica identity full", "alter table item add big text")
+    run_sql(config, "alter table item alter big set storage external")
     commands.init(config)
     with writing(database, count=4, seed=seed) as writers:
-        _sql(
+        run_sql(
             config, "insert into item values (1000, 0, '', repeat('x', 5000))", "update item set v = 1 where id = 1000"
         )
         commands.drain(config)
-    _sql(config, "truncate item", "insert into item values (1, 1, 'one')", "alter table item add more int default 3")
+    run_sql(config, "truncate item", "insert into item values (1, 1, 'one')", "alter table item add more int default 3")
     commands.drain(config)
     assert folded_rows(config)["public.item"] == source_rows(database, "public.item", "id, v, note, big")
     (table,) = commands.audit(config).tables
@@ -285,9 +280,9 @@ def test_trap_129_a_partition_that_comes_or_goes_is_logged_or_stale_until_it_is_
     database: str, lake: Config, by: str
 ) -> None:
     config = _config(lake, database, by)
-    _sql(config, PARTITIONED)
+    run_sql(config, PARTITIONED)
     commands.init(config)
-    _sql(
+    run_sql(
         config,
         "create table public.m3 partition of public.m for values from (20) to (30)",
         "insert into m values (3, 21, 'gone')",
@@ -303,7 +298,9 @@ def test_trap_129_a_partition_that_comes_or_goes_is_logged_or_stale_until_it_is_
     whole = dict.fromkeys(("public.m1", "public.m2", "public.m3"), "ok")
     assert _states(config) == whole | {"public.m4": "stale"}
     commands.repair(config, ["public.m4"])
-    _sql(config, "insert into m values (6, 23, 'captured')", "insert into m1 values (7, 7, 'captured')", "truncate m2")
+    run_sql(
+        config, "insert into m values (6, 23, 'captured')", "insert into m1 values (7, 7, 'captured')", "truncate m2"
+    )
     commands.drain(config)
     folded = folded_rows(config)
     for table in (*whole, "public.m4"):
@@ -323,22 +320,22 @@ def test_a_server_without_logical_decoding(lake: Config) -> None:
         config = lake.model_copy(
             update={"source": lake.source.model_copy(update={"conninfo": server.conninfo(), "capture": "change_log"})}
         )
-        _sql(config, "create table public.t (id int primary key, v text)", "insert into t values (0, 'copied')")
+        run_sql(config, "create table public.t (id int primary key, v text)", "insert into t values (0, 'copied')")
         assert commands.init(config).rows == {"public.t": 1}
-        _sql(
+        run_sql(
             config,
             "begin; insert into t values (1, 'prepared'); prepare transaction 'p'",
             "insert into t values (2, '')",
         )
         assert commands.drain(config).changes == 1
         server.restart()
-        _sql(config, "commit prepared 'p'")
+        run_sql(config, "commit prepared 'p'")
         assert commands.drain(config).changes == 1
         server.stop()
         command = [server.program("pg_resetwal"), "--epoch=1", str(server.data)]
         subprocess.run(command, check=True, capture_output=True, cwd="/", **server._identity())
         server.start()
-        _sql(config, "insert into t values (3, 'wrapped')")
+        run_sql(config, "insert into t values (3, 'wrapped')")
         with psycopg.connect(server.conninfo()) as conn:
             assert conn.execute("select max(xid) > '4294967296'::xid8 from cdc.change_log").fetchone() == (True,)
         assert commands.drain(config).changes == 1
@@ -348,6 +345,6 @@ def test_a_server_without_logical_decoding(lake: Config) -> None:
         assert folded_rows(config)["public.t"] == source_rows(server.conninfo(), "public.t")
         assert commands.drain(config).changes == 0
         # A restore to before the last tick is reported from the same history.
-        _sql(config, "delete from cdc.tick")
+        run_sql(config, "delete from cdc.tick")
         with pytest.raises(HistoryDiverged, match="does not know the tick"):
             commands.drain(config)

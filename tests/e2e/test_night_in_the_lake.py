@@ -1,4 +1,4 @@
-"""Faults of the night that need Spark, planted in one lake: each is named everywhere, and its remedy makes it green."""
+"""Faults that page an operator at night and need Spark: each is named everywhere, and its remedy repairs it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tests import commands
 from tests.support_ledger import ledger_of
-from tests.support_postgres import fresh_database
+from tests.support_postgres import fresh_database, run_sql
 from toolkit.build import dbt_run
 from toolkit.cli import main
 from toolkit.demo.server import EmbeddedServer
@@ -66,16 +66,10 @@ def source(pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory, _jvm:
         shutil.copytree(
             ROOT / "dbt_project", config.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs")
         )
-        _sql(config, TABLES)
+        run_sql(config, TABLES)
         commands.init(config)
         assert _check(config).green
         yield config
-
-
-def _sql(config: Config, *statements: str) -> None:
-    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
-        for statement in statements:
-            conn.execute(statement.encode())
 
 
 def _check(
@@ -106,7 +100,7 @@ def test_trap_141_a_run_of_dbt_from_before_the_cut_is_no_difference(source: Conf
     ledger = ledger_of(source)
     names = {v.table.relid: v.history_name for v in ledger.latest_versions().values()}  # the reading is of now
     relations = {(Layer.CURRENT, relid): f"current.{name}" for relid, name in names.items()}
-    _sql(source, "insert into public.item values (1000, 1)")
+    run_sql(source, "insert into public.item values (1000, 1)")
 
     def late(*arguments: str) -> Any:
         def build(config: Config, *, select: Sequence[str] | None = None) -> None:
@@ -124,7 +118,7 @@ def test_trap_141_a_run_of_dbt_from_before_the_cut_is_no_difference(source: Conf
 
     item = _by_name(_check(source, "item", build=late()))["item"]
     assert item.status == "identical"  # it found the table ahead, and left it
-    _sql(source, "insert into public.item values (1001, 1)")
+    run_sql(source, "insert into public.item values (1001, 1)")
     item = _by_name(_check(source, "item", build=late("--full-refresh")))["item"]
     assert (item.status, item.remedy) == ("not_taken", "cdc check")
     assert "built to an earlier LSN" in (item.reason or "")
@@ -176,7 +170,7 @@ def test_rows_without_what_they_reference_are_red(source: Config) -> None:
         "child_v_fkey": (None, "equal values of numeric and numeric may have other texts"),
         "loose": (None, "it is NOT VALID"),
     }
-    _sql(source, "set session_replication_role = replica", "insert into public.child values (4, 9, 1, 'b', 1)")
+    run_sql(source, "set session_replication_role = replica", "insert into public.child values (4, 9, 1, 'b', 1)")
     settings = f'[source]\nconninfo = "{source.source.conninfo}"\nslot = "cdc_races"\nexclude = ["public.filled"]\n'
     (source.root / "cdc.toml").write_text(settings, encoding="utf-8")
     arguments = ["check", "child", "parent", "--full", "--config", str(source.root / "cdc.toml")]
@@ -190,7 +184,7 @@ def test_rows_without_what_they_reference_are_red(source: Config) -> None:
     shown = status_report.status(source)  # every table is identical, and the check was red all the same
     assert shown.failing and "public.child: 2 rows reference a row that is missing" in shown.summary
     assert any("2 rows reference" in d.found for d in diagnosis.doctor(source) if d.level == "error")
-    _sql(source, "delete from public.child where id = 4")
+    run_sql(source, "delete from public.child where id = 4")
     assert CliRunner().invoke(main, arguments).exit_code == 0
     assert status_report.status(source).alerts != ()  # a key of child references item, which was not looked at
     assert _check(source, "child", "parent", "item", full=True).green
@@ -233,7 +227,7 @@ def test_faults_in_a_table_of_many_buckets_are_classed(source: Config, monkeypat
 
 def test_what_changed_uncaptured_is_never_carried(source: Config) -> None:
     """No key is touched by it, no drain of a check compares the catalog: only the table itself can tell."""
-    _sql(source, "delete from public.item where id > 50")  # of the tests above
+    run_sql(source, "delete from public.item where id > 50")  # of the tests above
     assert _check(source, "item").green
     reported = {name: t.proof for name, t in _by_name(_check(source)).items()}
     assert set(reported.values()) == {"carried"}
@@ -265,16 +259,16 @@ def test_what_changed_uncaptured_is_never_carried(source: Config) -> None:
         ),
     ):
         with _uncaptured(source):
-            _sql(source, *ddl.split("; "))
+            run_sql(source, *ddl.split("; "))
         red = _by_name(_check(source))
         found = red[table]
         assert (found.proof, found.status) == ("full", "different"), ddl
         assert (found.modified, found.added, found.removed) == counts, ddl
         if undo:
             with _uncaptured(source):
-                _sql(source, undo)
+                run_sql(source, undo)
     # VACUUM FULL makes another file too, and then all is read and found equal.
-    _sql(source, "vacuum full public.quiet")
+    run_sql(source, "vacuum full public.quiet")
     quiet = _by_name(_check(source, "quiet"))["quiet"]
     assert (quiet.proof, quiet.status) == ("full", "identical")
     assert _by_name(_check(source, "quiet"))["quiet"].proof == "carried"
@@ -297,7 +291,7 @@ def test_small_tables_that_nothing_touched_take_turns(source: Config) -> None:
         assert len(found) == 2
         whole += found
     assert len(set(whole)) == tables
-    _sql(source, "update public.many set v = 'touched' where id = 77", "update public.item set v = v where id = 3")
+    run_sql(source, "update public.many set v = 'touched' where id = 77", "update public.item set v = v where id = 3")
     report = _check(small)
     assert report.green
     assert {"many", "item"} <= {name for name, t in _by_name(report).items() if t.proof == "full"}

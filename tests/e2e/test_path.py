@@ -11,7 +11,7 @@ import pytest
 
 from tests import commands
 from tests.support_ledger import ledger_of
-from tests.support_postgres import mostly_one_server
+from tests.support_postgres import mostly_one_server, run_sql
 from toolkit.lake import reads, session
 from toolkit.quality.report import CheckReport
 from toolkit.rawlog import states
@@ -35,12 +35,6 @@ def source(database: str, lake: Config) -> Config:
     )
     commands.init(config)
     return config
-
-
-def _sql(config: Config, *statements: str) -> None:
-    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
-        for statement in statements:
-            conn.execute(statement)
 
 
 def _events(config: Config, where: str = "true") -> list[tuple[Any, ...]]:
@@ -71,7 +65,7 @@ def test_init_is_idempotent_and_copies_every_row_once(source: Config) -> None:
 
 
 def test_every_change_arrives_once_and_the_slot_follows(source: Config) -> None:
-    _sql(
+    run_sql(
         source,
         "insert into item values (100, 'a', null, 1)",
         "update item set name = 'b' where id = 1",
@@ -91,7 +85,7 @@ def test_every_change_arrives_once_and_the_slot_follows(source: Config) -> None:
 def test_killed_between_commit_and_advance_the_next_drain_reads_nothing_twice(
     source: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _sql(source, "insert into item values (100, 'a', null, 1)")
+    run_sql(source, "insert into item values (100, 'a', null, 1)")
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -101,7 +95,7 @@ def test_killed_between_commit_and_advance_the_next_drain_reads_nothing_twice(
         with pytest.raises(KeyboardInterrupt):
             commands.drain(source)
     assert len(_events(source, "op = 'I'")) == 1
-    _sql(source, "insert into item values (101, 'a', null, 1)")
+    run_sql(source, "insert into item values (101, 'a', null, 1)")
     commands.drain(source)
     assert len(_events(source, "op = 'I'")) == 2
 
@@ -109,7 +103,7 @@ def test_killed_between_commit_and_advance_the_next_drain_reads_nothing_twice(
 def test_killed_before_commit_nothing_is_lost(source: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     from toolkit.lake import staging
 
-    _sql(source, "insert into item values (100, 'a', null, 1)")
+    run_sql(source, "insert into item values (100, 'a', null, 1)")
 
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -123,7 +117,7 @@ def test_killed_before_commit_nothing_is_lost(source: Config, monkeypatch: pytes
 
 def test_many_small_batches_hold_what_one_large_batch_holds(source: Config) -> None:
     for i in range(200, 210):
-        _sql(source, f"insert into item values ({i}, 'a', null, 1)")
+        run_sql(source, f"insert into item values ({i}, 'a', null, 1)")
     small = source.model_copy(update={"drain": source.drain.model_copy(update={"batch_changes": 6})})
     result = commands.drain(small)
     assert result.changes == 10
@@ -133,7 +127,7 @@ def test_many_small_batches_hold_what_one_large_batch_holds(source: Config) -> N
 
 
 def test_a_bounded_drain_stops_early_and_says_where(source: Config) -> None:
-    _sql(source, *(f"insert into item values ({i}, 'a', null, 1)" for i in range(300, 305)))
+    run_sql(source, *(f"insert into item values ({i}, 'a', null, 1)" for i in range(300, 305)))
     part = commands.drain(source, max_changes=6)  # the beacon of the drain before is three
     assert 0 < part.changes < 5
     rest = commands.drain(source)
@@ -167,7 +161,7 @@ def test_trap_014_an_idle_table_lets_the_slot_pass_foreign_wal(source: Config) -
 
 @mostly_one_server
 def test_parity_is_green_through_changes_and_ddl_and_finds_a_planted_fault(source: Config) -> None:
-    _sql(
+    run_sql(
         source,
         "update item set name = name || '!' where id % 3 = 0",  # big stays an unchanged TOAST value
         "update item set id = id + 1000 where id % 7 = 0",
@@ -192,7 +186,7 @@ def test_parity_is_green_through_changes_and_ddl_and_finds_a_planted_fault(sourc
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 def test_a_silent_rewrite_turns_the_table_red_until_repaired(source: Config) -> None:
 
-    _sql(source, "alter table item alter price type text using price || '!'")
+    run_sql(source, "alter table item alter price type text using price || '!'")
     commands.drain(source)
     state = {s.table: s for s in states.table_states(ledger_of(source))}["public.item"]
     assert state.state == "stale"
@@ -237,7 +231,7 @@ def test_as_of_an_earlier_lsn_equals_what_select_showed_at_it(source: Config) ->
         conn.execute(f"set transaction snapshot '{cut.snapshot_name}'")
         then = sorted(conn.execute("select id, name, price::text from item").fetchall())
         at = Lsn(cut.lsn)
-    _sql(source, "update item set name = 'changed'", "delete from item where id > 10")
+    run_sql(source, "update item set name = 'changed'", "delete from item where id > 10")
     commands.drain(source)
     commands.build(source)
     commands.build(source, as_of=at)

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from tests import commands
+from tests.support_postgres import run_sql
 from toolkit.lake import session
 from toolkit.ops import status_report
 from toolkit.values.config import Config
@@ -33,11 +34,6 @@ update public.u set v = 'z', secret = 'changed' where id = 2;
 """
 
 
-def _sql(config: Config, text: str) -> None:
-    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
-        conn.execute(text)
-
-
 def _check(config: Config) -> dict[str, str]:
     report = commands.check(config, ())
     return {t.table.removeprefix("public."): t.status for t in report.tables}
@@ -46,9 +42,9 @@ def _check(config: Config) -> dict[str, str]:
 def test_what_several_publications_send_is_proven(database: str, lake: Config) -> None:
     source = lake.source.model_copy(update={"conninfo": database, "scope": "published", "publication": ("low", "high")})
     config = lake.model_copy(update={"source": source})
-    _sql(config, _TABLES)
+    run_sql(config, _TABLES)
     commands.init(config)
-    _sql(config, _CHANGES)
+    run_sql(config, _CHANGES)
     assert _check(config) == {"t": "identical", "u": "identical"}
     spark = session.own_session(config.lake_access)
     kept = {r["id"] for r in spark.sql("select id from current.public__t").collect()}
@@ -58,12 +54,12 @@ def test_what_several_publications_send_is_proven(database: str, lake: Config) -
 
     three = config.model_copy(update={"source": source.model_copy(update={"publication": ("low", "high", "more")})})
     assert commands.init(three).rows == {"public.later": 1}
-    _sql(three, "update public.t set n = n + 100 where id < 8; insert into public.later values (2)")
+    run_sql(three, "update public.t set n = n + 100 where id < 8; insert into public.later values (2)")
     assert _check(three) == {"t": "identical", "u": "identical", "later": "identical"}
 
     two = config.model_copy(update={"source": source.model_copy(update={"publication": ("high", "more")})})
     commands.init(two)
-    _sql(two, "insert into public.t values (40, 1, 'unexplained'), (41, 900, 'captured')")
+    run_sql(two, "insert into public.t values (40, 1, 'unexplained'), (41, 900, 'captured')")
     commands.drain(two)
     red = {t.table: t.reason for t in status_report.status(two).tables if t.state != "ok"}
     assert set(red) == {"public.t"} and "row_filter" in str(red["public.t"])

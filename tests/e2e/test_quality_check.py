@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from tests import commands
 from tests.support_ledger import lake_of, ledger_of
 from tests.support_outside import assert_readers_agree
-from tests.support_postgres import fresh_database
+from tests.support_postgres import fresh_database, run_sql
 from toolkit.cli import frame, main
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history.rows_at_lsn import read_rows, rows
@@ -44,7 +44,7 @@ def source(pg16: EmbeddedServer, lake: Config) -> Iterator[Config]:
     with fresh_database(pg16) as conninfo:
         shutil.copytree(ROOT / "dbt_project", lake.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs"))
         config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": conninfo})})
-        _sql(
+        run_sql(
             config,
             "create table public.item (id bigint primary key, name text, price numeric(10,2))",
             "insert into public.item select i, 'n' || i, i from generate_series(1, 300) i",
@@ -58,12 +58,6 @@ def source(pg16: EmbeddedServer, lake: Config) -> Iterator[Config]:
         )
         commands.init(config)
         yield config
-
-
-def _sql(config: Config, *statements: str) -> None:
-    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
-        for statement in statements:
-            conn.execute(statement)
 
 
 def _check(config: Config, *tables: str) -> CheckReport:
@@ -81,8 +75,8 @@ def _cdc(config: Config, patch: pytest.MonkeyPatch, *words: str) -> Result:
 
 
 def test_green_then_each_fault_is_found(source: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    _sql(source, "update public.item set name = 'new' where id = 1", "delete from public.item where id = 2")
-    _sql(source, "create table public.kin () inherits (public.empty)", "insert into public.kin values (1)")
+    run_sql(source, "update public.item set name = 'new' where id = 1", "delete from public.item where id = 2")
+    run_sql(source, "create table public.kin () inherits (public.empty)", "insert into public.kin values (1)")
     green = _check(source)
     assert green.green, green.to_dict()
     note = "SELECT also shows the rows of public.kin by inheritance; the lake has those of SELECT FROM ONLY"
@@ -109,7 +103,7 @@ def test_green_then_each_fault_is_found(source: Config, monkeypatch: pytest.Monk
         rows(lake_of(source), "item", key={"nope": "1"})
 
     before = datetime.now(UTC).isoformat(sep=" ")
-    _sql(source, "insert into public.item values (999, 'late', 0)")
+    run_sql(source, "insert into public.item values (999, 'late', 0)")
     drained = commands.drain(source)
     with pytest.raises(ConfigError, match="not built that far yet"):
         rows(lake_of(source), "item", as_of=drained.committed_lsn)
@@ -197,7 +191,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
 
     def altered_first(opened: Any, *rest: object) -> object:
         # After the cut, before the source's figures are read. The snapshot prints old rows by the new label.
-        _sql(source, "truncate public.item", "alter type public.mood rename value 'ill' to 'sick'")
+        run_sql(source, "truncate public.item", "alter type public.mood rename value 'ill' to 'sick'")
         return real(opened, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
@@ -218,7 +212,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
         conn: psycopg.Connection[Any], plan: Comparison, **how: Any
     ) -> Iterator[Iterator[Sequence[bytes]]]:
         if plan.table.name == "felt":
-            _sql(source, "alter type public.mood rename value 'sick' to 'unwell'")
+            run_sql(source, "alter type public.mood rename value 'sick' to 'unwell'")
         with read(conn, plan, **how) as blocks:
             yield blocks
 
@@ -248,7 +242,7 @@ def test_a_table_whose_proven_snapshot_is_gone_is_not_ok(source: Config) -> None
     access, name = source.lake_access, "current.public__item"
     assert _check(source).green
     before = reads.metadata_location(access, name)
-    _sql(source, "insert into public.item values (999, 'late', 0)")
+    run_sql(source, "insert into public.item values (999, 'late', 0)")
     assert _check(source).green
     now = reads.metadata_location(access, name)
     assert before is not None and now is not None and before != now

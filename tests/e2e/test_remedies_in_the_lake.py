@@ -1,4 +1,4 @@
-"""Each remedy that needs Spark is pasted as it was printed, and what it is for is gone.
+"""Each remedy that needs Spark is pasted as it was printed, and removes its fault.
 
 Remedies for damaged metadata are in `test_damaged_lake.py`, and those for rows that the log has wrong in
 `test_repair_rows.py`.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-import psycopg
 import pytest
 from click.testing import CliRunner
 
 from tests import commands
 from tests.support_ledger import lake_of, ledger_of
+from tests.support_postgres import run_sql
 from toolkit.capture import copy
 from toolkit.cli import frame, main
 from toolkit.history import rows_at_lsn
@@ -43,11 +43,6 @@ alter table public.root attach partition public.loose for values from (10) to (2
 """
 
 
-def _sql(config: Config, text: str) -> None:
-    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
-        conn.execute(text)
-
-
 def _states(config: Config) -> dict[str, str]:
     return {t.table.removeprefix("public."): t.state for t in status_report.status(config).tables}
 
@@ -65,11 +60,11 @@ def test_a_part_repairs_what_it_covers_and_only_a_check_says_so(
     database: str, lake: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
-    _sql(config, _TABLES)
+    run_sql(config, _TABLES)
     commands.init(config)
     before = commands.drain(config).committed_lsn
     assert set(_states(config).values()) == {"ok"}
-    _sql(config, _SILENT)
+    run_sql(config, _SILENT)
     stale = commands.drain(config).committed_lsn
     assert set(_states(config).values()) == {"stale"}
 
@@ -77,7 +72,9 @@ def test_a_part_repairs_what_it_covers_and_only_a_check_says_so(
     commands.repair(config, ["public.enough"], scope=part(columns=("price",)))
     commands.repair(config, ["public.short"], scope=part(columns=("a",)))  # too little: b was rewritten too
     repaired = commands.repair(config, ["public.root"], scope=part(partition="public.loose")).lsn
-    _sql(config, "update public.enough set price = 'new' where id = 3; update public.enough set id = 100 where id = 4")
+    run_sql(
+        config, "update public.enough set price = 'new' where id = 3; update public.enough set id = 100 where id = 4"
+    )
     assert set(_states(config).values()) == {"stale"}  # repaired is not proven
     assert set(_as_of(config, repaired).values()) == {"stale"}
     assert _check(config) == {"enough": "identical", "short": "different", "root": "identical"}
@@ -103,7 +100,9 @@ def test_a_part_repairs_what_it_covers_and_only_a_check_says_so(
     # A check that found a difference leaves the table for a repair of all of it. This one lands below the position that
     # the tables were built to meanwhile: they are rebuilt from it all the same.
     with slot.create_slot(config.source, cut_seconds=config.check.cut_seconds) as cut:
-        _sql(config, "update public.short set a = 'after the cut' where id = 5; delete from public.short where id = 6")
+        run_sql(
+            config, "update public.short set a = 'after the cut' where id = 5; delete from public.short where id = 6"
+        )
         commands.drain(config)
         assert commands.build(config).lsn > cut.lsn
         assert commands.copy_tables(config, cut, ["public.short"]).rows == {"public.short": 20}
@@ -111,7 +110,7 @@ def test_a_part_repairs_what_it_covers_and_only_a_check_says_so(
     assert set(_states(config).values()) == {"ok"}
 
     # The one line for a scheduler: it repairs what is stale, and is green because the check has proven it.
-    _sql(config, "alter table public.short alter a type varchar(200) using a || '?'")
+    run_sql(config, "alter table public.short alter a type varchar(200) using a || '?'")
     commands.drain(config)
     assert _states(config) == {"enough": "ok", "short": "stale", "root": "ok"}
     file = config.root / "cdc.toml"

@@ -1,4 +1,4 @@
-"""Renamed and dropped tables on the whole path: what readers find, and when it leaves."""
+"""Renamed and dropped tables on the whole path: what readers find, and when it is dropped."""
 
 from __future__ import annotations
 

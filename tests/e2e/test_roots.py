@@ -9,6 +9,7 @@ import pytest
 
 from tests import commands
 from tests.support_ledger import ledger_of
+from tests.support_postgres import run_sql
 from toolkit.lake import reads, session
 from toolkit.quality.report import CheckReport
 from toolkit.rawlog.states import State, table_states
@@ -23,7 +24,7 @@ def config(database: str, lake: Config) -> Config:
     """Two partitions with other orders of columns than their root, and a table that is no partition yet."""
     update = {"conninfo": database, "publication": "everything", "scope": "published"}
     made = lake.model_copy(update={"source": lake.source.model_copy(update=update)})
-    _sql(
+    run_sql(
         made,
         "create table public.m (id int, gone text, v text, primary key (id)) partition by range (id)",
         "create table public.m_1 (v text, id int not null, gone text)",
@@ -37,12 +38,6 @@ def config(database: str, lake: Config) -> Config:
     )
     commands.init(made)
     return made
-
-
-def _sql(config: Config, *statements: str) -> None:
-    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
-        for statement in statements:
-            conn.execute(statement)
 
 
 def _source(config: Config) -> list[tuple[int, str]]:
@@ -92,7 +87,7 @@ def test_the_views_of_a_root_follow_its_partitions(config: Config) -> None:
             "drop table public.m_2",
         ),
     ):
-        _sql(config, *statements)
+        run_sql(config, *statements)
         report = _run(config)
         assert report.green, statements
         assert _shown(config, "current.public__m") == _source(config), statements
@@ -101,8 +96,8 @@ def test_the_views_of_a_root_follow_its_partitions(config: Config) -> None:
     assert _shown(config, "published.public__m") == _source(config)
     before = _source(config)
     # One partition cannot be compared: its root stays at the last proof, of the other partitions too.
-    _sql(config, "update public.apart set v = upper(v)", "update public.m set v = 'later' where id = 41")
-    _sql(config, "alter table public.m_4 set unlogged", "alter table public.m_4 set logged")
+    run_sql(config, "update public.apart set v = upper(v)", "update public.m set v = 'later' where id = 41")
+    run_sql(config, "alter table public.m_4 set unlogged", "alter table public.m_4 set logged")
     report = _run(config)
     assert {t.table: t.status for t in report.tables} == {
         "public.apart": "identical", "public.m_1": "identical", "public.m_4": "stale",
@@ -120,7 +115,7 @@ def test_the_views_of_a_root_follow_its_partitions(config: Config) -> None:
 def test_a_root_that_is_captured_itself_takes_the_place_of_its_view(config: Config) -> None:
     report = _run(config)
     assert _published(config, report) == _source(config) and "public__m" in _views(config, "current")
-    _sql(config, "alter publication everything set (publish_via_partition_root = true)")
+    run_sql(config, "alter publication everything set (publish_via_partition_root = true)")
     commands.drain(config)
     commands.init(config)
     report = _run(config)
@@ -132,7 +127,7 @@ def test_a_root_that_is_captured_itself_takes_the_place_of_its_view(config: Conf
 def test_the_views_of_a_dropped_root_leave_the_lake(config: Config) -> None:
     report = _run(config)
     shown, now = _published(config, report), datetime.now(UTC)
-    _sql(config, "drop table public.m")
+    run_sql(config, "drop table public.m")
     report = _run(config)
     assert "public__m" not in _views(config, "current")
     assert _published(config, report, at=now) == shown  # as it was last proven, for some days
@@ -143,7 +138,7 @@ def test_the_views_of_a_dropped_root_leave_the_lake(config: Config) -> None:
 @pytest.mark.wide
 def test_a_view_waits_for_a_name_that_a_renamed_table_still_has(config: Config) -> None:
     commands.publish(config, _run(config))
-    _sql(
+    run_sql(
         config,
         "alter table public.apart rename to apart_old",
         "create table public.apart (id int primary key, v text) partition by range (id)",
@@ -161,7 +156,7 @@ def test_what_is_published_of_a_root_stays_while_a_partition_is_not_captured(con
     """As it does of any stale table: only a root that no longer exists takes its view with it."""
     report = _run(config)
     shown, now = _published(config, report), datetime.now(UTC)
-    _sql(config, "create unlogged table public.m_3 partition of public.m for values from (30) to (40)")
+    run_sql(config, "create unlogged table public.m_3 partition of public.m for values from (30) to (40)")
     report = _run(config)
     assert _published(config, report, at=now) == shown
     assert _published(config, _run(config), at=now + timedelta(days=config.check.deprecated_days + 1)) == shown

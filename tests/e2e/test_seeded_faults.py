@@ -1,4 +1,4 @@
-"""Every kind of fault is found, classed and traced to where it came in; on tables with and without a key."""
+"""Every kind of fault is found, classed and traced to where it arose, on tables with and without a key."""
 
 from __future__ import annotations
 

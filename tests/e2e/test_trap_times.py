@@ -6,10 +6,10 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests import commands
+from tests.support_postgres import run_sql
 from toolkit.lake import session
 from toolkit.source import peek
 from toolkit.values.config import Config
@@ -48,13 +48,13 @@ def _timed(spool: Spool, time: Callable[[int], int]) -> Spool:
 
 def test_trap_016_equal_and_reversed_times(database: str, lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
-    _sql(config, _TABLES)
+    run_sql(config, _TABLES)
     commands.init(config)
     commands.build(config)
     whole, start = peek.peek, 800_000_000_000_000
     clocks: tuple[Callable[[int], int], ...] = (lambda n: start - n * 1_000_000, lambda n: start - 10**12)
     for clock in clocks:  # backwards within one drain; then all equal, and before everything that was there
-        _sql(config, *_CHANGES)
+        run_sql(config, *_CHANGES)
 
         def timed(*arguments: Any, clock: Callable[[int], int] = clock, **named: Any) -> Spool:
             return _timed(whole(*arguments, **named), clock)
@@ -65,7 +65,7 @@ def test_trap_016_equal_and_reversed_times(database: str, lake: Config, monkeypa
         commands.build(config)
         report = commands.check(config, ())
         assert {t.table: t.status for t in report.tables} == dict.fromkeys(("public.t", "public.bag"), "identical")
-        _sql(config, "delete from public.t where id > 5; insert into public.t values (3, 0)")
+        run_sql(config, "delete from public.t where id > 5; insert into public.t values (3, 0)")
         commands.drain(config)
     spark = session.own_session(config.lake_access)
     times = "select count(distinct commit_lsn), count(distinct committed_at) from raw.events where origin = 'slot'"
@@ -75,9 +75,3 @@ def test_trap_016_equal_and_reversed_times(database: str, lake: Config, monkeypa
     last = "select max_by(new[1], {}) from raw.events where kind = 'row' and new[0] = '1' and op = 'U'"
     first, by_time = (spark.sql(last.format(o)).collect()[0][0] for o in ("commit_lsn", "committed_at"))
     assert first == "3" and by_time != first
-
-
-def _sql(config: Config, *statements: str) -> None:
-    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
-        for statement in statements:
-            conn.execute(statement.encode())

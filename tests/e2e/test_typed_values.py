@@ -15,7 +15,7 @@ import pytest
 from tests import commands
 from tests.support_corpus import SETUP, Cell, available, cells, columns
 from tests.support_ledger import lake_of, ledger_of
-from tests.support_postgres import fresh_database
+from tests.support_postgres import fresh_database, run_sql
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history import column_life, rows_at_lsn, versions
 from toolkit.lake import schema_update, session
@@ -156,12 +156,6 @@ class World:
         return {row[0]: {c.name: row[i] for i, c in enumerate(shown)} for row in found}
 
 
-def _sql(config: Config, *statements: str) -> None:
-    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
-        for statement in statements:
-            conn.execute(statement)
-
-
 def _values(corpus: tuple[Cell, ...], offset: int) -> Iterator[str]:
     for cell in corpus:
         yield f"insert into public.corpus (id, {cell.column}) values ({offset + cell.row}, {cell.value})"
@@ -185,7 +179,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         computed = "g text generated always as (a || '!') stored"
         computed += ", v text generated always as (a || '?') virtual" if request.param == "pg18" else ""
         odd = ", ".join(f"{quote_postgres(name)}" for name in ODD)
-        _sql(
+        run_sql(
             config,
             f"create table public.corpus (id int primary key, {listed})",
             *_values(corpus, 0),
@@ -214,7 +208,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         # One a kind; not those that rewrite the table (domains with a constraint) or are refused as a default.
         firsts = {c.column: c for c in reversed(corpus)}.values()
         defaults = [c for c in firsts if not c.kind.type.startswith(("public.posint", "public.wide", "regrole"))]
-        _sql(
+        run_sql(
             config,
             *_values(corpus, STREAM),
             *(f"update public.corpus set {c.column} = {c.value} where id = {UPDATE + c.row}" for c in corpus),
@@ -426,7 +420,7 @@ def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World) -> 
     assert lake_table(version.schema, version.name) == "public__t__7139ee35"
     before = {name: field for name, (field, _) in schema_update.columns(spark, catalog).items()}
     shown = spark.table("published.public__t__7139ee35").columns
-    _sql(
+    run_sql(
         config,
         "insert into public.\"T\" (id, a) values (10, 'before')",
         'alter table public."T" rename column a to tmp; alter table public."T" rename column "A" to a;'

@@ -1,4 +1,4 @@
-"""Two PostgreSQL servers compared: a restored copy, what differs in it, and one that does not stand still."""
+"""Two PostgreSQL servers compared: a restored copy, what differs in it, and one that changes meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands against capture by triggers is said by name, and nothing is installed then."""
+"""What prevents capture by triggers is reported by name, and nothing is installed."""
 
 from __future__ import annotations
 

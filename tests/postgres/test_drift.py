@@ -1,4 +1,4 @@
-"""What stands on the source against what `cdc init` has put there: `cdc doctor` names each thing, with its remedy."""
+"""Objects of `cdc init` that were changed or dropped on the source: `cdc doctor` names each, with its remedy."""
 
 from __future__ import annotations
 

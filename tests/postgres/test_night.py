@@ -1,4 +1,4 @@
-"""Faults of the night, planted one by one: status, doctor, exit code, notification and log line name each remedy.
+"""Faults that page an operator, one by one: status, doctor, exit code, notification and log line name each remedy.
 
 Those that need Spark are in `tests/e2e/test_night_in_the_lake.py`.
 """

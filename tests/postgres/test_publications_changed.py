@@ -1,4 +1,4 @@
-"""`[source] publication` is changed: the slot goes over at one exact cut, and no table is silently lost or won."""
+"""`[source] publication` is changed: the slot goes over at one exact cut, and no table is silently lost or added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A repair of single rows as it stands in the log: found by the texts of their keys, no other touched."""
+"""A repair of single rows in the log: found by the texts of their keys, no other touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cdc drain --skip`: one transaction is left out, its tables are red by name, and everything else is there."""
+"""`cdc drain --skip`: one transaction is left out, its tables are stale by name, and everything else is there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""First copies and repairs as they stand in the log: killed, moved, scoped, under load, in another generation."""
+"""First copies and repairs in the log: killed, moved, scoped, under load, in another generation."""
 
 from __future__ import annotations
 

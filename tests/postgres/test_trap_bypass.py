@@ -1,4 +1,4 @@
-"""DDL that went without a captured event: behind its back, or because the role may not create event triggers."""
+"""DDL without a captured event: it was bypassed, or the role may not create event triggers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upkeep of the lake: nothing that anybody reads changes."""
+"""Upkeep of the lake: no row that a reader sees changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of rows for the tests of parity, made by another hand than the product's."""
+"""Lines of rows for the tests of parity, made by code that shares nothing with the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a difference came in, from the log's account of a row and the commits of its table."""
+"""Where a difference arose, from the log's account of a row and the commits of its table."""
 
 from __future__ import annotations
 

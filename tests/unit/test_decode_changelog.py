@@ -1,4 +1,4 @@
-"""Images of the change log: the text form of a record, taken apart."""
+"""Images of the change log: the text form of a record, split into cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of guards is one of this tree: each stands once in its file, and its test exists."""
+"""The list of guards fits this tree: each guard is once in its file, and its test exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports are copied to `[lake] reports`, and what the last copy left there goes."""
+"""Reports are copied to `[lake] reports`, and files that only the last copy had are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts are cut where psql would cut them."""
+"""Scripts are split into statements where psql would split them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every reader of table states says the same of all short sequences of what can befall a table."""
+"""Every reader of table states says the same of all short sequences of what can happen to a table."""
 
 from __future__ import annotations
 

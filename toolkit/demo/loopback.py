@@ -22,6 +22,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
+from toolkit.demo.server import free_port
 from toolkit.lake.java import find_java
 from toolkit.values.errors import CdcError, LakeError
 
@@ -144,7 +145,7 @@ class ObjectStore:
 @contextlib.contextmanager
 def object_store(folder: Path) -> Iterator[ObjectStore]:
     """Run an S3 server over `folder / store`, with an empty bucket. It ends with the block."""
-    jar, port, secret = _store_jar(), _free_port(), secrets.token_hex(20)
+    jar, port, secret = _store_jar(), free_port(), secrets.token_hex(20)
     (folder / "store").mkdir()
     settings = folder / "store.properties"
     settings.touch(mode=0o600)
@@ -243,13 +244,6 @@ def _spark() -> ModuleSpec:
     spec = find_spec("pyspark")
     assert spec is not None and spec.origin is not None
     return spec
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _store_jar() -> Path:

@@ -126,7 +126,7 @@ class EmbeddedServer:
             self._initialise()
         message = ""
         for _ in range(3):  # another process may take the free port before the server binds it
-            self.port = self.port or _free_port()  # a restart keeps the port, so that earlier conninfos remain valid
+            self.port = self.port or free_port()  # a restart keeps the port, so that earlier conninfos remain valid
             message = self._launch()
             if not message:
                 return
@@ -329,7 +329,8 @@ def _let_others_pass(path: Path) -> None:
             folder.chmod(mode | stat.S_IXOTH)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that no server uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -31,7 +31,7 @@ def columns(spark: SparkSession, table: str) -> dict[str, tuple[int, str | None]
 
 
 def holds_text(spark: SparkSession, table: str) -> bool:
-    """Return, by the name of its column, whether a row of `namespace.table` keeps a value as text."""
+    """Return whether any row of `namespace.table` keeps a value as text, in `_cdc_text`."""
     return bool(spark.table(table).where("_cdc_text is not null").limit(1).count())
 
 
