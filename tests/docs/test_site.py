@@ -79,6 +79,8 @@ def test_the_changelog_has_each_version_with_the_usual_headings() -> None:
     assert versions[0] == "Unreleased" and {"0.1.0", __version__} <= set(versions)
     usual = {"Added", "Changed", "Deprecated", "Fixed", "Removed", "Security"}
     assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= usual
+    entries = re.findall(r"^- .+$", text, re.MULTILINE)
+    assert len(set(entries)) == len(entries), "a change is listed under two versions"
 
 
 def test_no_document_names_a_state_that_no_table_has() -> None:
