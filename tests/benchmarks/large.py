@@ -4,14 +4,21 @@
 stdout, as in `bench`, with the bytes that the toolkit's processes read and the stages. Every state that is measured is
 compared with the source by a full check, which must be green. With several `--rows` the last line of each figure has
 its seconds a row as a ratio to those of the first size.
+
+With `--keep FOLDER` the server and the lake stay there, and the next call with that folder and these sizes goes on with
+them: a call with an empty `--parts` copies, the next one builds, and each later one measures a part.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import shutil
+import signal
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,22 +50,43 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000], help="rows of the table, for each run")
     parser.add_argument("--changes", type=int, default=100_000, help="changes before each build")
     parser.add_argument("--log", type=int, default=0, help="events of the whole log, if more than the rows")
-    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=_PARTS, help="what is measured after the build")
+    parser.add_argument("--parts", nargs="*", choices=_PARTS, default=_PARTS, help="what is measured after the build")
+    parser.add_argument("--keep", type=Path, help="where server and lake are kept for the next call")
     parser.add_argument("--postgres", type=int, default=16, choices=(16, 18))
     parser.add_argument("--spark", action="append", default=[], help="a line of [spark], such as '\"a.b\" = 1'")
     arguments = parser.parse_args()
     first: dict[str, float] = {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a call that takes too long keeps the server
     with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
         try:
             for rows in arguments.rows:
-                folder = Path(name) / str(rows)
-                folder.mkdir()
-                with EmbeddedServer(None, arguments.postgres, settings={"autovacuum": "off"}) as server:
+                folder = Path(arguments.keep or name) / str(rows)
+                folder.mkdir(parents=True, exist_ok=True)
+                with (
+                    EmbeddedServer(None, arguments.postgres, settings={"autovacuum": "off"}) as server,
+                    _kept(server, folder) if arguments.keep else contextlib.nullcontext(),
+                ):
                     _bench(_Run(server, rows, first), folder, arguments)
         finally:
             from toolkit.lake import session
 
             session.stop_session()
+
+
+@contextlib.contextmanager
+def _kept(server: EmbeddedServer, folder: Path) -> Iterator[None]:
+    """Run the server on the data of an earlier call, if there is any, and keep the data in `folder`."""
+    kept, data = folder / "server", server.data
+    if kept.exists():
+        server.stop()
+        shutil.rmtree(data)
+        kept.rename(data)
+        server.start()
+    try:
+        yield
+    finally:
+        server.stop()
+        data.rename(kept)
 
 
 class _Run:
@@ -95,10 +123,15 @@ def _bench(run: _Run, folder: Path, arguments: argparse.Namespace) -> None:
     )
     config = configuration.load(str(file))
     project.ensure(config.dbt_project)
+    copied, built = folder / "copied", folder / "built"
     with psycopg.connect(run.server.conninfo(), autocommit=True) as conn:
-        _fill(conn, rows, others)
-        run.timed("copy", rows + others, commands.init, config)
-        run.timed("first_build", rows, lambda: commands.build(config, select=(_MODEL,)))
+        if not copied.exists():
+            _fill(conn, rows, others)
+            run.timed("copy", rows + others, commands.init, config)
+            copied.touch()
+        if parts and not built.exists():
+            run.timed("first_build", rows, lambda: commands.build(config, select=(_MODEL,)))
+            built.touch()
         if "rebuild" in parts:
             run.timed("rebuild_current", rows, _build_layer, config, "current", "--full-refresh")
         if "check" in parts:
