@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,6 +79,22 @@ def make_events(access: LakeAccess) -> None:
         )
         with table.transaction() as transaction, transaction.update_snapshot().fast_append():
             pass
+    finally:
+        catalog.close()
+
+
+def make_small(access: LakeAccess, name: str, columns: Mapping[str, str]) -> None:
+    """What `toolkit.lake.tables.create_small` makes, of columns that are numbers and texts."""
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import LongType, NestedField, StringType
+
+    kinds = {"bigint": LongType(), "string": StringType()}
+    fields = [NestedField(n, column, kinds[kind]) for n, (column, kind) in enumerate(columns.items(), 1)]
+    tables.require_writable(access)
+    catalog = _writer(access)
+    try:
+        catalog.create_namespace_if_not_exists(name.partition(".")[0])
+        catalog.create_table(name, Schema(*fields), properties={"format-version": "2"})
     finally:
         catalog.close()
 

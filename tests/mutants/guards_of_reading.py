@@ -9,7 +9,7 @@ _PLAN = "tests/unit/test_decode_plan.py::"
 _MESSAGE, _DECODE = "toolkit/decode/ddl_message.py", "tests/unit/test_decode_plan.py"
 _FORM = f"{_PLAN}test_an_unreadable_genuine_message_turns_everything_stale"
 
-_APPEND = "toolkit/lake/direct_append.py"
+_APPEND, _COMMIT = "toolkit/lake/direct_append.py", "toolkit/lake/direct_commit.py"
 _OVERTAKEN = (
     "tests/unit/test_direct_append.py::test_of_two_runners_with_one_base_the_second_is_refused",
     "tests/unit/test_direct_append.py::test_a_commit_between_reading_and_swapping_is_a_conflict",
@@ -53,26 +53,49 @@ GUARDS_OF_READING = (
         "tests/unit/test_decode_changelog.py::test_an_open_quote_takes_no_other_record_along",
     ),
     never(
-        "the base of a commit without pyiceberg", _APPEND, 'metadata.get("current-snapshot-id") != base', _OVERTAKEN[0]
+        "the base of a commit without pyiceberg",
+        _APPEND,
+        'read is None or read[1].get("current-snapshot-id") != base',
+        _OVERTAKEN[0],
     ),
     Guard(
         "a commit without pyiceberg that was overtaken",
-        _APPEND,
+        _COMMIT,
         "    if not catalog.swap(name, old, new):\n        return None\n",
         "    catalog.swap(name, old, new)\n",
         _OVERTAKEN[1],
     ),
     Guard(
         "files of a commit without pyiceberg are on the disk before the catalog names them",
-        _APPEND,
+        _COMMIT,
         "    durable.sync_files(access, name, made.files, storage.file_properties(access))\n",
         "",
         "tests/unit/test_direct_append.py::test_each_file_is_forced_before_the_catalog_names_it",
     ),
     Guard(
+        "rows in the place of those before",
+        "toolkit/lake/direct_replace.py",
+        "for entry in self._live(manifest)]",
+        "for entry in ()]",
+        "tests/unit/test_direct_replace.py::test_a_manifest_says_which_file_was_replaced",
+    ),
+    never(
+        "partitions, or rows of another form, that are replaced",
+        "toolkit/lake/direct_replace.py",
+        'self.spec["fields"] or not rows or any({*row} != {*self.ids} for row in rows)',
+        "tests/unit/test_direct_replace.py",
+    ),
+    Guard(
+        "a batch that is not judged, even an empty one",
+        "dbt_project/models/ops/tables.sql",
+        "where kind = 'batch')",
+        "where kind not in ('batch', 'message'))",
+        "tests/dbt/test_states.py::test_ops_tables_and_history_say_what_the_log_says",
+    ),
+    Guard(
         "a property that pyiceberg follows",
-        _APPEND,
-        "            or any(key in found for key in _ELSEWHERE)\n",
+        _COMMIT,
+        '            or any(key in metadata.get("properties", {}) for key in _ELSEWHERE)\n',
         "",
         "tests/unit/test_direct_append.py::test_an_unusual_table_is_left_to_pyiceberg",
     ),

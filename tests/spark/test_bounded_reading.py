@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -210,3 +212,27 @@ def test_plans_follow_an_event_and_only_an_event(
     count = len(made)
     drained()
     assert len(made) == count + 1
+
+
+def test_an_empty_drain_of_a_log_that_spark_wrote_judges_it_without_pyiceberg(
+    spark: SparkSession, lake: Config
+) -> None:
+    """Each drain writes the position of plans and states. Through pyiceberg that took longer than the drain."""
+    _old_log(lake, 3, 10, 1)
+    _asked(lake)
+    program = (
+        "import sys; from pathlib import Path; from toolkit.values.config import Config\n"
+        "from tests.support_ledger import ledger_of\nfrom toolkit.lake import plans, table_states\n"
+        "lake = Config(root=Path(sys.argv[1])); ledger = ledger_of(lake); ledger.append_empty(ledger.last().next())\n"
+        "ledger = ledger_of(lake); plans.follow(ledger); table_states.write(ledger)\n"
+        "print(*(name in sys.modules for name in ('pyiceberg', 'pandas', 'pyspark')))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program, str(lake.root)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert answer.stdout.split() == ["False"] * 3
+    last = ledger_of(lake).last()
+    assert last is not None
+    for name in ("ops.plans", "ops.table_states"):
+        assert {row["batch_id"] for row in spark.table(name).collect()} == {last.batch_id}
+        assert spark.table(name).count() == len(list(scans.scan(lake.lake_access, name))) > 0

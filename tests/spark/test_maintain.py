@@ -14,7 +14,7 @@ import pytest
 from tests import commands
 from tests.support_ledger import ledger_of
 from tests.support_spark import STUB_DECODE, StubTask, batch_record
-from toolkit.lake import reads, staging, storage
+from toolkit.lake import check_results, reads, staging, storage
 from toolkit.lake.upkeep import Upkeep
 from toolkit.ops import diagnosis, maintenance
 from toolkit.values.config import Config
@@ -211,3 +211,40 @@ def test_folders_that_tables_could_share_are_refused(spark: SparkSession, lake: 
 def test_without_a_log_it_says_so(lake: Config) -> None:
     with pytest.raises(LakeError, match="cdc init"):
         commands.maintain(lake)
+
+
+def test_rows_replaced_without_pyiceberg_are_those_that_spark_reads_and_their_old_files_expire(
+    spark: SparkSession, lake: Config
+) -> None:
+    access, name = lake.lake_access, "ops.plans"
+    location = str(reads.metadata_location(access, name)).removeprefix("file:")
+    data = Path(location).parent.parent / "data"
+
+    def write(number: int) -> int:
+        rows = [
+            {"layer": "current", "relid": n, "plan": f"{number}", "generation": 1, "batch_id": number, "upto": number}
+            for n in range(number)
+        ]
+        check_results.write(access, name, rows, overwrite=True)
+        return reads.snapshot_id(access, name) or 0
+
+    made = {write(number): number for number in range(1, 9)}
+    for snapshot, number in made.items():
+        found = spark.sql(f"SELECT batch_id, plan FROM {name} VERSION AS OF {snapshot}").collect()
+        assert [tuple(row) for row in found] == [(number, str(number))] * number
+    assert [row["operation"] for row in spark.table(f"{name}.snapshots").collect()][1 - len(made) :] == [
+        "overwrite"
+    ] * (len(made) - 1)
+    assert len(list(data.glob("*.parquet"))) == 8
+    done = _maintained(lake, name)
+    assert done.snapshots >= 7
+    # The file that the newest table snapshot deleted goes when that table snapshot expires, as Iceberg does it.
+    assert len(list(data.glob("*.parquet"))) == 2
+    assert spark.table(name).count() == 8
+    write(9)
+    _maintained(lake, name)
+    assert len(list(data.glob("*.parquet"))) == 2
+    assert {row["batch_id"] for row in spark.table(name).collect()} == {9}
+    spark.sql(f"DELETE FROM {name} WHERE relid = 0")
+    write(10)
+    assert {row["batch_id"] for row in spark.table(name).collect()} == {10} and spark.table(name).count() == 10

@@ -135,6 +135,14 @@ class AnyCatalog:
         """
         raise Unusual
 
+    def replace(self, name: str, rows: Sequence[Mapping[str, Any]], properties: Mapping[str, str]) -> int | None:
+        """Leave every commit to pyiceberg.
+
+        Raises:
+            Unusual: always.
+        """
+        raise Unusual
+
     def repair_statement(self, name: str) -> tuple[str, bool]:
         """Return the statement for the database of the catalog, or what to ask of a catalog that is a server."""
         from toolkit.lake.postgres_catalog import PostgresCatalog

@@ -8,10 +8,12 @@ Spark creates the tables. Their rows are written through pyiceberg, because a fe
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads, scans
+from toolkit.lake.direct_scan import Unusual
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.tables import PLAN_COLUMNS, STATE_COLUMNS, create_small
 from toolkit.values.errors import CommitConflict
@@ -162,7 +164,13 @@ def write(
     summary: Mapping[str, str] | None = None,
 ) -> None:
     """Append rows to one of the tables, or replace all of its rows, in one commit with this summary."""
-    table, data = open_catalog(access).load_table(name), _to_arrow(name, rows)
+    catalog, rows = open_catalog(access), list(rows)
+    if overwrite:
+        # Another process may have committed meanwhile. The later commit wins, here as with pyiceberg.
+        with contextlib.suppress(Unusual):
+            if catalog.replace(name, rows, summary or {}) is not None:
+                return
+    table, data = catalog.load_table(name), _to_arrow(name, rows)
     if overwrite:
         _replace(table, data, summary)
     else:

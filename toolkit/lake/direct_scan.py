@@ -29,7 +29,7 @@ _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
 }  # fmt: skip
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DATA = 0  # content of a manifest, or of a file, that is no delete
-_DELETED = 2  # status of an entry whose file is no part of the table any more
+DELETED = 2  # status of an entry whose file is no part of the table any more
 
 
 class Unusual(Exception):
@@ -134,7 +134,7 @@ def data_files(manifest_list: str, properties: Mapping[str, str]) -> Iterator[di
             raise Unusual
         for entry in avro.records(storage.read(manifest["manifest_path"], properties)):
             file: dict[str, Any] = entry["data_file"]
-            if entry["status"] == _DELETED:
+            if entry["status"] == DELETED:
                 continue
             if file.get("content", _DATA) != _DATA or file["file_format"] != "PARQUET":
                 raise Unusual
@@ -253,4 +253,4 @@ def _holds(found: Any, comparison: str, value: Any) -> bool:
     return (found in value) == (comparison == "in")
 
 
-__all__ = ["Terms", "Unusual", "Where", "data_files", "read", "rows_of", "text", "values_of"]
+__all__ = ["DELETED", "Terms", "Unusual", "Where", "data_files", "read", "rows_of", "text", "values_of"]

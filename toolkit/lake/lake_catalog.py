@@ -85,6 +85,9 @@ class LakeCatalog(Protocol):
             LakeError: the commit failed.
         """
 
+    def replace(self, name: str, rows: Sequence[Mapping[str, Any]], properties: Mapping[str, str]) -> int | None:
+        """Replace all rows of a small table without pyiceberg. Result and errors are those of `append`."""
+
     def repair_statement(self, name: str) -> tuple[str, bool]:
         """Return how a person makes the catalog drop the current metadata file of a table or view, which is damaged.
 

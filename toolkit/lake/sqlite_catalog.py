@@ -257,6 +257,12 @@ class SqliteCatalog:
 
         return direct_append.append(self._access, self, name, base, events, properties)
 
+    def replace(self, name: str, rows: Sequence[Mapping[str, Any]], properties: Mapping[str, str]) -> int | None:
+        """Replace all rows of a small table without pyiceberg, as `direct_replace.replace` says."""
+        from toolkit.lake import direct_replace
+
+        return direct_replace.replace(self._access, self, name, rows, properties)
+
     def swap(self, name: str, old: str, new: str) -> bool:
         """Let the catalog name another metadata file of a table; False if it no longer names `old`.
 
