@@ -124,3 +124,9 @@ def test_ops_tables_and_history_say_what_the_log_says(built: Lake) -> None:
     assert {row["relid"]: row["state"] for row in built.spark.table("ops.tables").collect()} == {
         relid: row["state"] for relid, row in shown.items()
     }
+
+    # A check that found a difference withholds the states until they are written again.
+    table_states.withhold(built.config.lake_access)
+    assert {row["state"] for row in built.spark.table("ops.tables").collect()} == {"stale", "dropped"}
+    table_states.write(ledger_of(built.config))
+    assert {row["state"] for row in built.spark.table("ops.tables").collect()} == {"ok", "stale", "dropped"}

@@ -7,17 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import check_results
 from toolkit.lake.proofs import current_states
+from toolkit.lake.scans import scan
 from toolkit.lake.tables import STATE_COLUMNS
 from toolkit.rawlog.states import State, TableState, dropped_tables, verdicts
 
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.store import LogReader
+    from toolkit.values.lake_access import LakeAccess
 
 
 def write(ledger: Ledger) -> None:
     """Write the current states, if any state differs from the stored one. Needs no JVM."""
     check_results.replace_rows(ledger.access, ledger.access.names.states, rows(ledger, current_states(ledger)))
+
+
+def withhold(access: LakeAccess) -> None:
+    """Let `ops.tables` call no table ok before the states are written again."""
+    stored = scan(access, access.names.states)
+    check_results.replace_rows(access, access.names.states, [row | {"batch_id": None} for row in stored])
 
 
 def rows(ledger: LogReader, states: Iterable[TableState]) -> list[dict[str, Any]]:
@@ -44,4 +52,4 @@ def rows(ledger: LogReader, states: Iterable[TableState]) -> list[dict[str, Any]
     return [{column: found[relid][column] for column in STATE_COLUMNS} for relid in sorted(found)]
 
 
-__all__ = ["rows", "write"]
+__all__ = ["rows", "withhold", "write"]

@@ -97,6 +97,8 @@ def publish(
     kept = before
     if complete and report.lsn is not None:
         kept = {relid: row for relid, row in before.items() if relid in tables or relid in after}
+    if any(result.status == CheckStatus.DIFFERENT for result in report.tables):
+        table_states.withhold(lake.access)  # the build wrote them at this batch, when the difference was not known yet
     check_results.replace_read(lake.access, names.proofs, (kept | after).values(), base=base)
     followed = None
     while (shown := reads.snapshot_id(lake.access, names.proofs)) != followed:  # a newer check may overtake this one
