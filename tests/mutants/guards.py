@@ -33,14 +33,14 @@ GUARDS = (
     ),
     Guard(
         "the code compared by each task",
-        "toolkit/lake/parts.py",
+        "toolkit/lake/batch_parts.py",
         "        delivery.require_same_code()",
         "        pass",
         f"{_CLUSTER}test_another_code_is_refused_by_each_task",
     ),
     Guard(
         "executors read copies of the spool",
-        "toolkit/lake/delivery.py",
+        "toolkit/lake/executor_spool.py",
         "task.moved(copy.place)",
         "task",
         f"{_CLUSTER}test_executors_decode_from_copies_what_local_tasks_decode_from_the_spool",

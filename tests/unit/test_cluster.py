@@ -16,9 +16,9 @@ from toolkit.capture import executor_copies
 from toolkit.decode.planner import plan
 from toolkit.decode.task import DecodeTask
 from toolkit.lake import cluster
-from toolkit.lake.delivery import delivered
+from toolkit.lake.batch_parts import Part, read_part
+from toolkit.lake.executor_spool import delivered
 from toolkit.lake.executors import Delivery, examine
-from toolkit.lake.parts import Part, read_part
 from toolkit.lake.session import spark_settings
 from toolkit.lake.staging import DECODE
 from toolkit.rawlog.arrow import EVENT_SCHEMA

@@ -51,7 +51,7 @@ STATEMENT = re.compile(
     re.IGNORECASE,
 )
 #: The only modules that know the kind of a lake's catalog: all others ask `toolkit.lake.lake_catalog.open_catalog`.
-_CATALOGS = ("any_catalog", "entries", "hive_catalog", "lake_catalog", "postgres_catalog", "sqlite_catalog")
+_CATALOGS = ("any_catalog", "catalog_entries", "hive_catalog", "lake_catalog", "postgres_catalog", "sqlite_catalog")
 #: The modules of the store of files, whose settings are among the properties of the catalog.
 _STORE = ("values.object_store", "lake.storage")
 KNOW_THE_CATALOG = {

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake.catalog_entries import metadata_text
 from toolkit.lake.direct_scan import Unusual
-from toolkit.lake.entries import metadata_text
 from toolkit.values.errors import CdcError, LakeError
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.modes import CatalogKind

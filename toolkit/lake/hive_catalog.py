@@ -24,7 +24,7 @@ from pyiceberg.view.metadata import ViewMetadata
 from thrift.transport.TSocket import TSocket
 from thrift.transport.TTransport import TBufferedTransport, TSaslClientTransport, TTransportBase
 
-from toolkit.lake.entries import metadata_text
+from toolkit.lake.catalog_entries import metadata_text
 
 _KIND = "table_type"  # the parameter of an entry that says whether it is a table or a view of Iceberg
 _VIEW = "iceberg-view"

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.view import View
 from pyiceberg.view.metadata import ViewMetadata
 
-from toolkit.lake.entries import change_of_entry, metadata_text
+from toolkit.lake.catalog_entries import change_of_entry, metadata_text
 
 _ENTRY = "catalog_name = %(catalog)s and table_namespace = %(namespace)s"
 _NO_TABLE = "42P01"  # PostgreSQL's undefined_table: Spark makes the tables of a new catalog

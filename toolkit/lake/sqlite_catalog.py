@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import folders, storage
-from toolkit.lake.entries import change_of_entry, uncompressed
+from toolkit.lake.catalog_entries import change_of_entry, uncompressed
 from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.locations import local_path

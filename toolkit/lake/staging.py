@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from toolkit.lake import reads
+from toolkit.lake.batch_parts import Part, Written, write_part
 from toolkit.lake.clock import require_clock
-from toolkit.lake.delivery import delivered
+from toolkit.lake.executor_spool import delivered
 from toolkit.lake.files import FileTarget
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.ledger import Ledger, conflict
-from toolkit.lake.parts import Part, Written, write_part
 from toolkit.lake.spark_tasks import attempt_place, run_in_tasks, runs_once
 from toolkit.lake.uncommitted import new_files
 from toolkit.rawlog.arrow import Event

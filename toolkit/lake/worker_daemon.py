@@ -10,7 +10,7 @@ import pandas  # noqa: F401, TID253 - pyarrow imports it with the first array th
 from pyspark.daemon import manager  # noqa: TID253
 
 import toolkit.decode.rows
-import toolkit.lake.parts  # noqa: F401
+import toolkit.lake.batch_parts  # noqa: F401
 
 if __name__ == "__main__":
     manager()  # type: ignore[no-untyped-call]
