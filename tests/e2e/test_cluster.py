@@ -115,7 +115,7 @@ def test_executors_that_do_not_reach_the_source_are_refused_by_name(shop: Shop) 
     spark = json.loads(shop.environment["CDC_SPARK"])
     lost = json.dumps(spark | {"spark.executorEnv.PGPASSFILE": "/no/file"})
     found = _refusal(shop, "repair", "public.large", CDC_SPARK=lost)
-    assert "do not fit: executor " in found and "cannot connect to the source (host=127.0.0.1" in found
+    assert "cannot be used: executor " in found and "cannot connect to the source (host=127.0.0.1" in found
     configured = json.dumps(spark | {"spark.executorEnv.PGPASSWORD": "known"})
     found = _refusal(shop, "repair", "public.large", CDC_SPARK=configured)
     assert "would send spark.executorEnv.PGPASSWORD of [spark] to executors" in found and "known" not in found

@@ -54,7 +54,7 @@ _DRIFTS = [
     ),
     (
         "alter publication cdc set table public.a (id), public.b",
-        "table public.a", "is published without v", 'take them into the column lists of publication "cdc"',
+        "table public.a", "is published without v", 'add them to the column lists of publication "cdc"',
     ),
 ]  # fmt: skip
 _WHOLE = """
@@ -108,8 +108,8 @@ def test_what_cdc_toml_says_otherwise_since_init_is_named(source: Config, conn: 
     moved = source.model_copy(update={"table": {"public.a": TableConfig(capture=Capture.CHANGE_LOG)}})
     hashed = source.model_copy(update={"ddl": DdlConfig(sql=CommandText.HASH)})
     for config, what, found in (
-        (hashed, "DDL capture", "[ddl] sql says hash, and what `cdc init` put on the source keep"),
-        (moved, "table public.a", "is captured in another way than [source] capture or [table] says"),
+        (hashed, "DDL capture", "[ddl] sql is hash, and on the source, where it has effect, keep"),
+        (moved, "table public.a", "is captured on the source in another way than [source] capture or [table] says"),
         (other(tables=("public.b",)), "table public.a", "and [source] does not name it"),
         (other(exclude=("public.a",)), "table public.a", "and [source] does not name it"),
         (other(tables=("public.*", "elsewhere.*")), "table elsewhere.x", "not in the publication"),

@@ -237,8 +237,8 @@ def test_doctor_shows_the_state_of_capture(world: World) -> None:
     assert "DDL" not in world.findings()
     other = DdlConfig(ignore=("REINDEX",), sql=CommandText.HASH)
     world.config = world.config.model_copy(update={"ddl": other})
-    assert "[ddl] ignore says REINDEX, and what `cdc init` put on the source nothing" in world.findings()
-    assert "[ddl] sql says hash, and what `cdc init` put on the source keep" in world.findings()
+    assert "[ddl] ignore is REINDEX, and on the source, where it has effect, empty" in world.findings()
+    assert "[ddl] sql is hash, and on the source, where it has effect, keep" in world.findings()
     install.install(
         log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
     )

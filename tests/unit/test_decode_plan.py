@@ -106,7 +106,7 @@ def test_a_transaction_inside_another_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_change_outside_any_transaction_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DecodeError, match="I stands outside any transaction"):
+    with pytest.raises(DecodeError, match="I is outside any transaction"):
         wire.events(tmp_path / "s", [*GOOD, GOOD[5]], wire.context(TWO))
 
 

@@ -83,7 +83,7 @@ def drain(
         found = ticks.known(conn, upto)
         if found is None:
             raise ConfigError(
-                f"draining to {upto}: no tick stands there; without logical decoding the log ends at ticks"
+                f"draining to {upto}: no tick is at that LSN; without logical decoding the log ends at ticks"
             )
         target = found
         if cut is not None:

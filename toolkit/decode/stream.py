@@ -247,7 +247,7 @@ def _require_nesting(begins: Ints, commits: Ints, types: Bytes, weights: Ints) -
     stray = ~_inside(begins, commits, len(types)) & ((types != ord("M")) | (weights != 0))
     if stray.any():
         index = int(np.argmax(stray))
-        raise DecodeError(f"message {index}: {chr(types[index])} stands outside any transaction")
+        raise DecodeError(f"message {index}: {chr(types[index])} is outside any transaction")
 
 
 def _inside(begins: Ints, commits: Ints, count: int) -> npt.NDArray[np.bool_]:
@@ -276,7 +276,7 @@ def _require_xids(stream: Stream) -> None:
         if (wanted != found).any():
             wrong = int(np.argmax(wanted != found))
             raise DecodeError(
-                f"message {indexes[wrong]} belongs to transaction {found[wrong]} but stands inside {wanted[wrong]}"
+                f"message {indexes[wrong]} belongs to transaction {found[wrong]} but is inside {wanted[wrong]}"
             )
 
 

@@ -89,7 +89,7 @@ def require_secured(access: LakeAccess) -> None:
     if stated.lower() == "true" and not access.spark.get(AUTHENTICATION_SECRET):
         raise ConfigError(
             f"[spark] {_AUTHENTICATE} is true, and spark.authenticate.secret is not set; give the cluster's secret,"
-            " best in the variable CDC_SPARK"
+            " preferably in the variable CDC_SPARK"
         )
 
 
@@ -152,17 +152,17 @@ def ask_executors(spark: SparkSession, question: Callable[[], str | None]) -> tu
         except TimeoutError:
             context.cancelAllJobs()
             raise LakeError(
-                f"no executor of {context.master} has answered in {_WAIT_SECONDS:.0f} seconds; look whether its workers"
+                f"no executor of {context.master} has answered in {_WAIT_SECONDS:.0f} seconds; check that its workers"
                 " run and have free cores and memory, and run it again"
             ) from None
         except (Py4JError, PySparkException) as error:
             raise LakeError(
-                f"the executors of {context.master} do not fit: {_cause(str(error))}; correct that, and run it again"
+                f"the executors of {context.master} cannot be used: {_cause(str(error))}; correct that, and run again"
             ) from None
     problems = sorted({row["problem"] for row in answers if row["problem"]})
     if problems:
         raise LakeError(
-            f"the executors of {context.master} do not fit: {problems[0]}; correct that there, and run it again"
+            f"the executors of {context.master} cannot be used: {problems[0]}; correct that there, and run it again"
         )
     return tuple(sorted({row["host"] for row in answers}))
 

@@ -151,7 +151,7 @@ def install(
         if isinstance(error, CdcError):
             raise
         raise PreflightFailed(
-            f"putting triggers on {table}: {one_line(error)}; those of other tables were taken back"
+            f"putting triggers on {table}: {one_line(error)}; those of other tables were removed again"
         ) from None
 
 
@@ -203,7 +203,7 @@ def _take_back(
         for relid in () if whole else change_log.triggered(conn).intersection(relids):
             change_log.release(conn, relid, lock_seconds=lock_seconds)
     except (CdcError, psycopg.Error) as error:
-        _log.warning("not all was taken back; `cdc uninstall` does it", extra={"reason": one_line(error)})
+        _log.warning("some triggers were not removed; run `cdc uninstall`", extra={"reason": one_line(error)})
 
 
 def _locked(

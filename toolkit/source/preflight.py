@@ -123,8 +123,8 @@ def _server(conn: Connection, source: SourceConfig, ticks: bool) -> Iterator[Fin
         yield Finding(
             Level.WARNING,
             f"role {role!r}",
-            "may perhaps not create event triggers: without them the catalog comparison finds DDL, and makes its table"
-            " stale from the comparison before",
+            "may not be able to create event triggers: without them the catalog comparison finds DDL, and makes the"
+            " table stale from the comparison before",
             "run `cdc init` as a superuser",
         )
     if server["senders_used"] >= server["senders"] and not ticks:
@@ -237,8 +237,8 @@ def _publications(conn: Connection, rules: CaptureRules) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             f"publication {', '.join(repr(p.name) for p in there)}",
-            "differ in publish_via_partition_root: a partition that any of them sends as its root comes so from all",
-            f"run: alter publication {quote_postgres(leaf)} set (publish_via_partition_root = true), or leave it so",
+            "differ in publish_via_partition_root: if one of them sends a partition as its root, all do",
+            f"run: alter publication {quote_postgres(leaf)} set (publish_via_partition_root = true), or ignore this",
         )
     for table in published:
         if unsent := table.unsent(source.publications):
@@ -254,7 +254,7 @@ def _publications(conn: Connection, rules: CaptureRules) -> Iterator[Finding]:
                 Level.WARNING,
                 f"table {table.identifier}",
                 f"is published without {', '.join(out)}: the lake does not have them",
-                f"take them into the column lists of publication {source.publication_names}, or leave it so",
+                f"add them to the column lists of publication {source.publication_names}, or ignore this",
             )
         elif rules.capture_of(table.schema, table.name).capture == Capture.SCHEMA:
             if table.published:
@@ -297,7 +297,7 @@ def _own(conn: Connection, source: SourceConfig, published: tuple[TableVersion, 
                 Level.WARNING,
                 f"table {table.identifier}",
                 f"is published where {table.row_filter} only: the lake does not have its other rows",
-                f"take the filter out of publication {own.name!r}, or leave it so",
+                f"take the filter out of publication {own.name!r}, or ignore this",
             )
 
 
@@ -337,7 +337,7 @@ def _capture(conn: Connection, rules: CaptureRules, *, ddl: DdlConfig) -> Iterat
         yield Finding(
             Level.WARNING,
             f"table {table}",
-            "is captured in another way than [source] capture or [table] says: that one counts",
+            "is captured on the source in another way than [source] capture or [table] says",
             "run `cdc init`, which moves it, or take the change out of cdc.toml",
         )
     for logged, found in change_log.faults(conn, rules):
@@ -354,8 +354,8 @@ def _capture(conn: Connection, rules: CaptureRules, *, ddl: DdlConfig) -> Iterat
             yield Finding(
                 Level.WARNING,
                 "DDL capture",
-                f"[ddl] {'ignore' if key == 'ignored' else key} says {wanted or 'nothing'}, and what `cdc init` put on"
-                f" the source {deployed or 'nothing'}: that one counts",
+                f"[ddl] {'ignore' if key == 'ignored' else key} is {wanted or 'empty'}, and on the source, where it has"
+                f" effect, {deployed or 'empty'}",
                 "run `cdc init`, or take the change out of cdc.toml",
             )
     if state.settings != "[]":

@@ -99,7 +99,7 @@ def require_server(conn: Connection, server: str, doing: str) -> None:
     if server and server_identity(conn) != server:
         raise SourceUnavailable(
             f"{doing}: this session reached another server than the one that exported the snapshot; a load balancer or"
-            " several hosts stand in [source] conninfo: name the primary alone"
+            " several hosts are in [source] conninfo: name the primary alone"
         )
 
 
