@@ -142,7 +142,7 @@ def test_the_next_run_deletes_what_the_list_of_a_killed_one_names(tmp_path: Path
 
 #: Modules of the lake that handle files of the runner, which no table names.
 OF_THE_RUNNER = {
-    "delivery",  # the spool, whose bytes it copies to the store
+    "executor_spool",  # the spool, whose bytes it copies to the store
     "executors",  # the copy of such bytes on an executor's disk
     "file_lists",  # the list of the places of a run
     "folders",  # makes the folders of this machine
