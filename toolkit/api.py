@@ -345,6 +345,3 @@ def _timed(stage: str, work: Callable[[], _T], finished: Callable[[str, Any], ob
     if finished is not None:
         finished(stage, done)
     return done
-
-
-__all__ = ["Moment", "RunResult", "Toolkit"]

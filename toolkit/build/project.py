@@ -271,9 +271,3 @@ def _settings(folder: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise LakeError(f"{folder / _SETTINGS} holds no settings; copy it from {_TEMPLATE / _SETTINGS}")
     return {name: found.get(name) for name in ("name", "profile", "on-run-start", "on-run-end", "models", "flags")}
-
-
-__all__ = [
-    "copy_shared", "ensure", "has_shared_views", "keep_results", "of_user", "own_files", "owned", "record_shared_views",
-    "require_own", "write_part",
-]  # fmt: skip

@@ -161,6 +161,3 @@ def _columns(plan: TablePlan) -> list[tuple[str, str]]:
     if plan.layer == Layer.HISTORY:
         meta += [("_cdc_to_lsn", "bigint"), ("_cdc_doubtful", "boolean")]
     return [*own, *meta, ("_cdc_text", "map<string,string>")]
-
-
-__all__ = ["build"]

@@ -492,6 +492,3 @@ def _runs(items: Sequence[Item]) -> Iterator[list[Item]]:
         run.append(item)
     if run:
         yield run
-
-
-__all__ = ["WHOLE", "Scope", "SnapshotResult", "copy_tables", "missing_baselines", "repair"]

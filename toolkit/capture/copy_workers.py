@@ -396,6 +396,3 @@ def work() -> int:
 
 if __name__ == "__main__":
     sys.exit(work())
-
-
-__all__ = ["Copied", "Copiers", "Item", "Report", "Task", "copy"]

@@ -202,6 +202,3 @@ class _Run:
         self.end = LogEnd(record, dict(batch.versions), batch.next_schema_id)
         self.batches += 1
         self.changes += changes
-
-
-__all__ = ["DrainResult", "LogEnd", "ReadBatch", "Reader", "run"]

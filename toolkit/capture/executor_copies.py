@@ -126,6 +126,3 @@ def _without_password(source: SourceConfig, access: LakeAccess) -> SourceConfig:
             " password in a file that PGPASSFILE names, or in a service file"
         )
     return source
-
-
-__all__ = ["ExecutorCopier", "on_executors", "require_connected"]

@@ -104,6 +104,3 @@ def _row(lake: Lake, **changes: Any) -> None:
     last = ledger.last()
     assert last is not None
     ledger.append_empty(last.next(upto_lsn=last.complete_to, **changes), [])
-
-
-__all__ = ["drop_left_slot", "to_publications", "to_slot", "to_ticks"]

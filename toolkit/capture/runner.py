@@ -42,6 +42,3 @@ def _write_judged(lake: Lake) -> None:
     ledger = lake.reading()
     plans.follow(ledger)
     table_states.write(ledger)
-
-
-__all__ = ["only_runner"]

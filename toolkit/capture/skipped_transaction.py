@@ -193,6 +193,3 @@ def _gaps(left_out: _LeftOut, at: Lsn, context: PlanContext) -> list[Event]:
             )
         )
     return gaps
-
-
-__all__ = ["skip"]

@@ -86,6 +86,3 @@ def snapshot_stage(ledger: LogReader, published: Sequence[TableVersion]) -> Stag
     """Return the last stage: all published tables are copied."""
     missing = not_copied(ledger, published)
     return Stage("snapshot", not missing, f"{len(published) - len(missing)} of {len(published)} tables")
-
-
-__all__ = ["Stage", "next_stage", "snapshot_stage", "stages"]

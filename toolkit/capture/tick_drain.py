@@ -296,6 +296,3 @@ class _TickRead:
         now = int(self.context.now.timestamp() * 1_000_000)
         commits, ends, times = (np.full(count, value, np.int64) for value in (*at, now))
         return LogRows(places, commits, places, ends, times, lsns, xids, relids, *columns[3:])
-
-
-__all__ = ["drain", "last_tick"]

@@ -165,6 +165,3 @@ class Bars:
 def wanted() -> bool:
     """Return whether standard error is a terminal that can redraw a line."""
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-
-
-__all__ = ["Bars", "wanted"]

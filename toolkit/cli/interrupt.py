@@ -35,6 +35,3 @@ class Interrupt:
         threading.excepthook = lambda _: None
         sys.stderr = io.StringIO()  # the log's own stream stays
         raise KeyboardInterrupt
-
-
-__all__ = ["Interrupt"]

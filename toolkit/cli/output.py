@@ -119,6 +119,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(_cell(v) for v in value) or "-"
     return visible(str(value))
-
-
-__all__ = ["JsonOutput", "Output", "TextOutput", "plain", "say"]

@@ -152,6 +152,3 @@ def _rewrites(data: Mapping[str, Any]) -> dict[int, Rewrite]:
         relid, one = int(rewrite["relid"]), Rewrite(int(rewrite["reason"]), rewrite.get("empty") is True)
         found[relid] = found.get(relid, Rewrite()).and_then(one)
     return found
-
-
-__all__ = ["APART_PREFIX", "BEACON_PREFIX", "DDL_PREFIX", "DdlMessage", "Rewrite", "Verifier", "read_ddl"]

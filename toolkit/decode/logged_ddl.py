@@ -70,6 +70,3 @@ def fold(messages: Sequence[LoggedMessage], *, at: Lsn, context: PlanContext) ->
 def _read(message: LoggedMessage) -> ReadMessage:
     content = LogicalMessage(True, Lsn(message.lsn), DDL_PREFIX, message.content.encode())
     return ReadMessage(content, message.place, message.lsn)
-
-
-__all__ = ["LoggedDdl", "LoggedMessage", "fold"]

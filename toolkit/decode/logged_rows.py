@@ -295,6 +295,3 @@ def _lists(values: pa.Array, present: npt.NDArray[np.bool_], width: int) -> pa.L
     np.cumsum(present * np.int32(width), out=offsets[1:])
     buffers = [pa.py_buffer(np.packbits(present, bitorder="little")), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(pa.list_(pa.string()), len(present), buffers, children=[values])
-
-
-__all__ = ["LogRows", "events", "record_images", "unfold"]

@@ -51,6 +51,3 @@ def on_servers(server: EmbeddedServer, database: str, store: ObjectStore, spark:
         f"[{name}]\n" + "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in keys.items())
         for name, keys in sections.items()
     )
-
-
-__all__ = ["LOCAL", "on_servers"]

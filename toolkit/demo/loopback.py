@@ -287,6 +287,3 @@ def _store_jar() -> Path:
             f" expected {_STORE_SHA256}; delete it, then run again"
         )
     return jar
-
-
-__all__ = ["Loopback", "ObjectStore", "Standalone", "children", "object_store", "standalone"]

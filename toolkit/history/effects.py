@@ -113,6 +113,3 @@ def _shown(table: TableVersion) -> tuple[object, ...]:
     columns = tuple((c.attnum, c.name, c.generated, c.published) for c in table.columns)
     whole = (table.schema, table.name, table.kind, table.persistence, table.published, table.row_filter)
     return (*whole, table.replica_identity, table.key_attnums, columns)
-
-
-__all__ = ["EffectClass", "by_position", "effect", "replaces_captured", "worst"]

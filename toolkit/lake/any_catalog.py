@@ -270,6 +270,3 @@ def _open(properties: Mapping[str, str]) -> Catalog:
         opened = LimitedRest(**properties)
     atexit.register(opened.close)
     return opened
-
-
-__all__ = ["AnyCatalog"]

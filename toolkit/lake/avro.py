@@ -252,6 +252,3 @@ def _array(item: _Read) -> _Read:
 def _map(value: _Read) -> _Read:
     pairs = _array(lambda given: (_text(given), value(given)))
     return lambda given: dict(pairs(given))
-
-
-__all__ = ["File", "open_file", "records", "to_bytes"]

@@ -36,6 +36,3 @@ def uncompressed(location: str, data: bytes) -> bytes:
         return gzip.decompress(data) if location.endswith(".gz.metadata.json") else data
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"not a whole compressed file: {error}") from None
-
-
-__all__ = ["change_of_entry", "metadata_text", "uncompressed"]

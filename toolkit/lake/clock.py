@@ -26,6 +26,3 @@ def require_clock(table: str, *commits: int) -> None:
             " opens no table whose commits go back in time; nothing was committed; correct the clock, or if it was"
             f" wrong then, wait until {datetime.fromtimestamp(last / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC; run it again"
         )
-
-
-__all__ = ["require_clock"]

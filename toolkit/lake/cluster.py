@@ -173,9 +173,3 @@ def _cause(text: str) -> str:
             return meaning.format(found[1])
     named = [line.strip() for line in text.splitlines() if re.search(r"(Error|Exception)\b", line)]
     return (named[-1] if named else text)[:300]
-
-
-__all__ = [
-    "AUTHENTICATION_SECRET", "MASTER", "ask_executors", "executor_settings", "is_cluster", "is_open", "is_standalone",
-    "new_place", "python_of_executors", "require_fit", "require_secured", "security_settings", "spool_folder",
-]  # fmt: skip

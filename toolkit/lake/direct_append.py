@@ -132,6 +132,3 @@ def _pairs(found: Iterable[tuple[int, Any]]) -> list[dict[str, Any]]:
 def _bytes(value: str | int, wide: bool = True) -> bytes:
     """Return a bound as the Iceberg specification has it."""
     return value.encode() if isinstance(value, str) else struct.pack("<q" if wide else "<i", value)
-
-
-__all__ = ["append"]

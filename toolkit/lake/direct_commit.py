@@ -298,6 +298,3 @@ def _counts(files: Sequence[Mapping[str, Any]]) -> dict[str | None, int]:
         "records": sum(file["record_count"] for file in files),
         "files-size": sum(file["file_size_in_bytes"] for file in files),
     }
-
-
-__all__ = ["Commit", "FileCatalog", "column", "commit"]

@@ -89,6 +89,3 @@ class _Replace(direct_commit.Commit):
             pq.ParquetWriter(sink, data.schema, compression="zstd", version="2.6") as writer,
         ):
             writer.write_batch(data)
-
-
-__all__ = ["replace"]

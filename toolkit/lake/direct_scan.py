@@ -251,6 +251,3 @@ def _holds(found: Any, comparison: str, value: Any) -> bool:
     if comparison in _COMPARED:
         return _COMPARED[comparison](found, value)
     return (found in value) == (comparison == "in")
-
-
-__all__ = ["DELETED", "Terms", "Unusual", "Where", "data_files", "read", "rows_of", "text", "values_of"]

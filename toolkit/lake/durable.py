@@ -80,6 +80,3 @@ def _written(io: FileIO, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, i
             for entry in manifest.fetch_manifest_entry(io):
                 if entry.status == ManifestEntryStatus.ADDED:
                     yield entry.data_file.file_path, entry.data_file.file_size_in_bytes
-
-
-__all__ = ["sync_files", "sync_snapshots", "sync_table"]

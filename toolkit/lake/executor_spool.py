@@ -70,6 +70,3 @@ def _write(properties: Mapping[str, str], copy: _Copy) -> None:
         source.seek(first)
         while block := source.read(min(_COPIED, stop - source.tell())):
             target.write(block)
-
-
-__all__ = ["delivered"]

@@ -71,6 +71,3 @@ def examine(delivery: Delivery, place: str, content: bytes) -> str | None:
         reason = " ".join(str(error).split())[:300]
         return f"executor {socket.gethostname()} cannot read {place}: {reason}"
     return None
-
-
-__all__ = ["Delivery", "examine"]

@@ -93,6 +93,3 @@ def _delete_listed(path: Path, properties: Mapping[str, str]) -> None:
         for line in listed.read().splitlines():
             storage.delete(line, properties)
         path.unlink()
-
-
-__all__ = ["ListedFiles", "listed_files"]

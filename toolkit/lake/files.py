@@ -152,6 +152,3 @@ def data_file(table: Table, key: PartitionKey, location: str) -> DataFile:
         key_metadata=None,
         **statistics.to_serialized_dict(),
     )
-
-
-__all__ = ["EventsFile", "FileTarget", "data_file", "field_ids", "file_schema"]

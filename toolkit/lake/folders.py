@@ -27,6 +27,3 @@ def require_writable(what: str, path: Path, key: str) -> None:
             f"the lake's {what} folder {path} is not writable: {error.strerror}; change its permissions or set another"
             f" [lake] {key}"
         ) from None
-
-
-__all__ = ["require_writable"]

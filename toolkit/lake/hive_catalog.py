@@ -88,6 +88,3 @@ class ViewsOfHive(HiveCatalog):
 
 def _is_view(entry: Any) -> bool:
     return str(entry.parameters.get(_KIND)).lower() == _VIEW
-
-
-__all__ = ["ViewsOfHive"]

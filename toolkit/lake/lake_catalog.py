@@ -178,6 +178,3 @@ def _pyiceberg_properties(access: LakeAccess) -> dict[str, str]:
 def secrets_of(access: LakeAccess) -> dict[str, str]:
     """Return the properties of Spark's catalog that must not be shown or stored, with their values."""
     return {key: value for key, value in spark_properties(access).items() if _SECRET.search(key)}
-
-
-__all__ = ["LakeCatalog", "folder_of", "force", "jars_of", "open_catalog", "secrets_of", "spark_properties"]

@@ -106,6 +106,3 @@ def show(
     # A frame from Arrow is a local relation, so that a model reads its plan without a job.
     spark.createDataFrame(table).createOrReplaceTempView(RUN_VIEW)
     return {name: Model(one, found[name]) for one, name in models}
-
-
-__all__ = ["RUN_VIEW", "follow", "rows", "show", "write"]

@@ -89,6 +89,3 @@ def _no_tables(instead: Exception | None = None) -> Iterator[None]:
             raise
         if instead is not None:
             raise instead from None
-
-
-__all__ = ["PostgresCatalog"]

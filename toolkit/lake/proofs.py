@@ -174,6 +174,3 @@ def shown_columns(access: LakeAccess, name: str, snapshot_id: int) -> tuple[str,
 def shown(columns: Iterable[str]) -> tuple[str, ...]:
     """Return the columns of a table of `current` that readers of `published` see."""
     return tuple(c for c in columns if c == "_cdc_text" or not c.startswith(META_PREFIX))
-
-
-__all__ = ["at_one_lsn", "current_states", "generation_of", "kept_tags", "proven", "shown_columns", "shown_sql"]

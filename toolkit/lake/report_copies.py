@@ -44,6 +44,3 @@ def copy(access: LakeAccess, kind: str, folder: Path, names: Sequence[str]) -> N
         reason = in_one_line(" ".join(str(error).split()))[:300]
         remedy = "correct [lake] reports, its properties or the rights of this user"
         _log.warning("reports not copied", extra={"to": target, "reason": reason, "remedy": remedy})
-
-
-__all__ = ["copy", "place"]

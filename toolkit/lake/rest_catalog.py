@@ -21,6 +21,3 @@ class LimitedRest(RestCatalog):
         session = super()._create_session()
         session.request = partial(session.request, timeout=(_CONNECT_SECONDS, _ANSWER_SECONDS))  # type: ignore[method-assign]
         return session
-
-
-__all__ = ["LimitedRest"]

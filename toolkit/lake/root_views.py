@@ -128,6 +128,3 @@ def _deprecate(spark: SparkSession, view: str, known: Mapping[str, str], now: da
         _log.warning("view deprecated", extra={"view": view, "instead": None})
     elif now - datetime.fromisoformat(since) >= timedelta(days=days):
         spark.sql(f"DROP VIEW {view}")
-
-
-__all__ = ["drop_outdated", "follow", "follow_published", "query", "shown_roots"]

@@ -344,6 +344,3 @@ def _cells(lists: pa.ChunkedArray, number: int, width: int) -> Any:
 
     flat = lists.combine_chunks().flatten() if lists.num_chunks else pa.array([], lists.type.value_type)
     return flat.take(pa.array(range(number, len(flat), width), pa.int64()))
-
-
-__all__ = ["Folded", "Wanted", "can_merge", "characters", "fold", "is_simple", "merged"]

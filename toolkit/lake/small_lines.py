@@ -235,6 +235,3 @@ def _lines_sql(groups: Sequence[_Cell]) -> str:
     line = f"aggregate(transform(places, p -> get(cells, p)), number, (line, cell) -> {sized})"
     inner = f"SELECT relid, buckets, number, places, concat({cells}) AS cells FROM {_VIEW}"
     return f"SELECT relid, buckets, {line} AS line FROM ({inner})"
-
-
-__all__ = ["figures"]

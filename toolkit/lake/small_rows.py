@@ -109,6 +109,3 @@ _PRINTS: Mapping[str, Callable[[Any], str]] = {
     "timestamp": _moment,
     "timestamptz": lambda value: f"{_moment(value)}+00",
 }
-
-
-__all__ = ["read"]

@@ -74,6 +74,3 @@ def _refusal(doing: str, error: Exception) -> CdcError:
     causes = re.findall(r"^(?:Caused by: )?((?:\w+\.)*\w*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
     reason = (causes[-1] if causes else next(iter(text.splitlines()), type(error).__name__))[:300]
     return LakeError(f"{doing}: {reason}; nothing of it is in the log, run it again")
-
-
-__all__ = ["attempt_place", "run_in_tasks", "runs_once"]

@@ -322,6 +322,3 @@ def _damaged(name: str, location: str, error: Exception) -> LakeError:
     text = in_one_line(str(error))[:300]
     place = local_path(location) or location
     return LakeError(f"table {name}: metadata file {place} cannot be read: {text}; run `cdc doctor`")
-
-
-__all__ = ["SqliteCatalog"]

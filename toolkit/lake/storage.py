@@ -227,9 +227,3 @@ def require_writable(warehouse: str, properties: Mapping[str, str]) -> None:
             f"the lake's warehouse {warehouse} is not writable: {reason}; correct [lake] warehouse, its properties or"
             " the rights of this user"
         ) from None
-
-
-__all__ = [
-    "create", "delete", "file_io", "file_properties", "files_in", "find", "force", "names", "open_file", "publish",
-    "read", "require_writable",
-]  # fmt: skip

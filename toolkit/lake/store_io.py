@@ -35,6 +35,3 @@ class StoreFileIO(PyArrowFileIO):
             endpoint_override=host or None,
             retry_time_limit=_PATIENCE,
         )
-
-
-__all__ = ["StoreFileIO"]

@@ -94,6 +94,3 @@ class StoredLog:
         from toolkit.lake.uncommitted import new_files
 
         return new_files(self.access, open_catalog(self.access).load_table(self.access.names.events))
-
-
-__all__ = ["TASK_CHANGES", "StoredLog"]

@@ -50,6 +50,3 @@ def rows(ledger: LogReader, states: Iterable[TableState]) -> list[dict[str, Any]
         row |= {"relid": relid, "generation": last.generation, "batch_id": last.batch_id}
         row |= {"baseline_lsn": int(known.end_lsn) if known else None, "schema_id": versions[relid].schema_id}
     return [{column: found[relid][column] for column in STATE_COLUMNS} for relid in sorted(found)]
-
-
-__all__ = ["rows", "withhold", "write"]

@@ -198,6 +198,3 @@ def _facts(
         " group by t_relid, t_batch, t_lsn"
     ).collect()
     return {(row[0], row[1], row[2]): Facts(*row[3:]) for row in rows}
-
-
-__all__ = ["Decision", "Facts", "Found", "Target", "decide", "find"]

@@ -65,6 +65,3 @@ def new_files(access: LakeAccess, table: Table) -> Iterator[NewFiles]:
     """
     with listed_files(access, _LISTS, table.io.properties) as listed:
         yield NewFiles(table, listed)
-
-
-__all__ = ["NewFiles", "new_files"]

@@ -179,6 +179,3 @@ def _old(metadata: Mapping[str, Any], kind: str, oldest: int, keep: Collection[s
     return [
         name for name, ref in refs if ref["type"] == kind and name not in keep and made[ref["snapshot-id"]] < oldest
     ]
-
-
-__all__ = ["Upkeep", "maintain_table"]

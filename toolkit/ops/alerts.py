@@ -155,6 +155,3 @@ def of_server(
 
 def _existing(path: Path) -> Path:
     return next(one for one in (path, *path.parents) if one.exists())
-
-
-__all__ = ["Alert", "at_the_end", "free_mb", "of_disks", "of_lease", "of_runs", "of_server", "of_tables"]

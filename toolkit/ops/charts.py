@@ -33,6 +33,3 @@ def _pictures(spec: dict[str, Any], **metadata: Any) -> tuple[dict[str, Any], di
     finally:
         alt.renderers.enable(before)
     return drawn, sizes
-
-
-__all__ = ["draw_as_pictures"]

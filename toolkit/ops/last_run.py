@@ -53,6 +53,3 @@ def last_runs(access: LakeAccess) -> tuple[LastRun, ...]:
         return tuple(LastRun(**one) for one in json.loads((access.work_dir / NAME).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return ()
-
-
-__all__ = ["NAME", "LastRun", "last_runs", "remember"]

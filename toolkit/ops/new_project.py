@@ -46,6 +46,3 @@ def create(folder: Path) -> tuple[Path, ...]:
     project.ensure(Config(root=folder).dbt_project)
     written = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return tuple(sorted(path for path in written if path.parts[0] != _VENV))
-
-
-__all__ = ["create"]

@@ -72,6 +72,3 @@ def _post(url: str, text: bytes) -> None:
         _log.warning("[notify] webhook failed", extra={"status": error.code})
     except (OSError, ValueError) as error:
         _log.warning("[notify] webhook failed", extra={"reason": type(error).__name__})
-
-
-__all__ = ["Notice", "send"]

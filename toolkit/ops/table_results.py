@@ -84,6 +84,3 @@ def checked_tables(ledger: Ledger) -> tuple[tuple[TableStatus, ...], LastCheck |
 
 def _age(now: datetime, at: datetime | None) -> int | None:
     return None if at is None else round((now - at).total_seconds())
-
-
-__all__ = ["LastCheck", "TableStatus", "checked_tables"]

@@ -115,6 +115,3 @@ def windows(ledger: Ledger) -> Iterator[tuple[int, int, int | None]]:
             low = min((b for b in baselines if b > int(version.commit_lsn)), default=None)
         if low is not None:
             yield version.table.relid, low, None if after is None else int(after.commit_lsn)
-
-
-__all__ = ["AuditDifference", "AuditReport", "AuditTable", "audit", "windows"]

@@ -132,6 +132,3 @@ class CurrentReading(LogReading):
         if kind not in self._events:
             return self._whole.rows(kind)
         return [*self._events[kind], *self._ddl()] if kind == Kind.DDL else self._events[kind]
-
-
-__all__ = ["COLUMNS", "DECIDING", "CurrentReading", "from_json", "kept", "serves", "to_json"]

@@ -139,6 +139,3 @@ class MemoryReading(LogReading):
         for event in sorted((e for e in self._events if e["kind"] not in BULK), key=order.log_order):
             found.setdefault(event["kind"], []).append(event)
         return found
-
-
-__all__ = ["MemoryLog", "MemoryReading"]

@@ -245,6 +245,3 @@ def _is_before_copy(version: SchemaVersion, baseline: TableEvent[Baseline]) -> b
     """Return whether a version is before a baseline and is not the one that was read together with it."""
     read_with_it = order.is_copied_version(version) and version.commit_lsn == baseline.commit_lsn
     return order.position(version) < order.position(baseline) and not read_with_it
-
-
-__all__ = ["Layer", "TablePlan", "plans"]

@@ -171,6 +171,3 @@ class WithBatch(LogReading):
 @lru_cache(maxsize=4096)
 def _table(payload: str) -> TableVersion:
     return TableVersion.from_json(json.loads(payload))
-
-
-__all__ = ["LogReading", "WithBatch"]

@@ -110,6 +110,3 @@ def _under_root(table: TableVersion, tables: Mapping[int, TableVersion]) -> bool
     """Return whether a published root sends the rows of this partition."""
     above: Iterator[TableVersion] = (tables[parent] for parent in table.parents if parent in tables)
     return any(parent.published or _under_root(parent, tables) for parent in above)
-
-
-__all__ = ["Root", "find_roots", "is_sent_by_parts", "is_unsent", "publish_remedy"]

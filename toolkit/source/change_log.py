@@ -324,23 +324,3 @@ def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
             f"purging the change log: {one_line(error)}; connect as the role that ran `cdc init`"
         ) from None
     return tuple(row[0]) if row else ()
-
-
-__all__ = [
-    "LOG",
-    "begin",
-    "faults",
-    "health",
-    "install_sql",
-    "is_read",
-    "logged",
-    "moving",
-    "predicted",
-    "purge",
-    "recheck",
-    "refusals",
-    "release",
-    "settle",
-    "trigger_sql",
-    "triggered",
-]

@@ -133,14 +133,3 @@ def _in_use(conn: Connection, claim: Claim) -> bool:
         [claim.slot, claim.slot],
     ).fetchone()
     return row == (True,)
-
-
-__all__ = [
-    "Claim",
-    "claims",
-    "database_of",
-    "other_lakes",
-    "require_apart",
-    "require_unclaimed",
-    "write_claim",
-]

@@ -124,6 +124,3 @@ def constant(kind: pa.DataType, value: int | str | list[int] | None, rows: int) 
         return pa.Array.from_buffers(kind, rows, buffers)
     items = numbers(kind.value_type, np.tile(np.array(value, np.int32), rows))
     return pa.ListArray.from_arrays(numbers(pa.int32(), offsets), items)
-
-
-__all__ = ["cells", "constant", "numbers"]

@@ -321,6 +321,3 @@ def _whole_schemas(source: SourceConfig, tables: Sequence[TableVersion]) -> list
 def qualified_sql(schema: str, name: str) -> str:
     """Return schema and table, both quoted."""
     return f"{quote_postgres(schema)}.{quote_postgres(name)}"
-
-
-__all__ = ["install", "install_sql", "objects_sql", "qualified_sql", "uninstall"]

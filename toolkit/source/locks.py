@@ -163,6 +163,3 @@ class _Watch:
             return  # it only improves the message
         finally:
             self.connected.set()
-
-
-__all__ = ["LockTimeout", "brief_reading", "insist", "limit", "waiting"]

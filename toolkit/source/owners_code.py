@@ -50,6 +50,3 @@ def _second(conn: Connection) -> Connection:
         slot.require_server(second, slot.server_identity(conn), "looking for code of other roles")
         _seconds[conn] = second
     return second
-
-
-__all__ = ["OwnersCode", "refuse"]

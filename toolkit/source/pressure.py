@@ -29,6 +29,3 @@ def read_pressure(conn: Connection) -> Pressure:
         row = cursor.execute(resources.load("introspect/pressure")).fetchone()
     assert row is not None
     return Pressure(**row)
-
-
-__all__ = ["Pressure", "read_pressure"]

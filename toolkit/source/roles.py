@@ -77,6 +77,3 @@ def faults(conn: Connection, source: SourceConfig, *, ticks: bool) -> Iterator[t
             )
         if replicates and not (superuser or replication):
             yield what, "has no REPLICATION right", f"run: alter role {quoted} replication"
-
-
-__all__ = ["faults", "grants_sql", "installed_by_superuser", "require_installer"]

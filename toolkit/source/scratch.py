@@ -214,6 +214,3 @@ def _install(rules: CaptureRules, conninfo: str, role: str, *, by_ticks: bool, d
             conn.execute(install.install_sql(there, tables, own, ticks=by_ticks, event_triggers=False, ddl=ddl))
             for what in ("usage on schema", "execute on all functions in schema", "select on all tables in schema"):
                 conn.execute(sql.SQL(f"grant {what} cdc to {{}}").format(sql.Identifier(role)))
-
-
-__all__ = ["Origin", "make_scratch", "read_origin", "require_scratch"]

@@ -28,6 +28,3 @@ def read_setting(conn: Connection, name: str) -> str | None:
             " one in [source] drainer"
         ) from None
     return None if row is None else str(row[0])
-
-
-__all__ = ["read_setting"]

@@ -66,6 +66,3 @@ def verifier(conn: Connection) -> Signed:
         return bool(row and row[0])
 
     return signed
-
-
-__all__ = ["Signed", "replace_key", "require_key", "verifier"]

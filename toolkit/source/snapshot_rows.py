@@ -349,17 +349,3 @@ def _files(conn: Connection, table: TableVersion, what: str, seconds: float) -> 
     """
     with locks.waiting(conn, what, seconds=seconds), conn.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(resources.load("introspect/pieces"), {"relid": table.relid}).fetchall()
-
-
-__all__ = [
-    "Cutting",
-    "Images",
-    "Piece",
-    "Size",
-    "TableRefused",
-    "copy_statement",
-    "estimate",
-    "pieces",
-    "reader",
-    "snapshot_batches",
-]

@@ -146,17 +146,3 @@ def has_messages(conn: Connection) -> bool:
 
 def _literal(snapshot_text: str) -> str:
     return f"'{snapshot_text}'::pg_catalog.pg_snapshot"
-
-
-__all__ = [
-    "Tick",
-    "any_known",
-    "at_cut",
-    "exact_cut",
-    "forget_before",
-    "has_messages",
-    "known",
-    "record",
-    "rows",
-    "tick_cut",
-]

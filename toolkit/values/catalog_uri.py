@@ -120,6 +120,3 @@ def require_one_catalog(name: str, spark: dict[str, str]) -> None:
             raise ValueError(
                 f"{key!r} would give Spark a catalog that nothing else of the toolkit reads; set {instead}"
             )
-
-
-__all__ = ["POSTGRES", "SQLITE", "PostgresUri", "read_postgres", "require_catalog", "require_one_catalog"]

@@ -150,5 +150,3 @@ _ACTIONS: dict[Action, Callable[[str], Any]] = {
     Action.SLEEP: lambda _: time.sleep(_SLEEP_SECONDS),
     Action.LIE: _lie,
 }
-
-__all__ = ["VARIABLE", "Action", "Point", "can_fail", "points"]

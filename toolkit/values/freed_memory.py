@@ -16,6 +16,3 @@ def return_freed() -> None:
         pyarrow.default_memory_pool().release_unused()
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-__all__ = ["return_freed"]

@@ -24,6 +24,3 @@ def hash_of(folder: Path) -> str:
         digest.update(f"{path.relative_to(folder).as_posix()} {len(text)}\n".encode())
         digest.update(text)
     return digest.hexdigest()[:8]
-
-
-__all__ = ["code_identity", "hash_of"]

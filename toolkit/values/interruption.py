@@ -22,6 +22,3 @@ def uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if held:
             signal.raise_signal(signal.SIGINT)
-
-
-__all__ = ["uninterrupted"]

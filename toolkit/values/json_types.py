@@ -29,6 +29,3 @@ def fits(value: object, form: Any) -> bool:
 @cache
 def _fields(form: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(get_type_hints(form).items())
-
-
-__all__ = ["fits"]

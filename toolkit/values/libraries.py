@@ -63,6 +63,3 @@ def preload(*libraries: Library) -> None:
         sys.setswitchinterval(_INTERVAL)
 
     threading.Thread(target=start, name="preload", daemon=True).start()
-
-
-__all__ = ["Library", "load", "preload"]

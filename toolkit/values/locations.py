@@ -30,6 +30,3 @@ def is_within(location: str, folder: str) -> bool:
     if path is not None or root is not None:
         return False
     return f"{location.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
-
-
-__all__ = ["is_within", "local_path", "scheme"]

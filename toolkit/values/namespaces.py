@@ -114,6 +114,3 @@ def checked_prefix(prefix: str) -> str:
     if prefix == "asof" or prefix in Namespaces().all or prefix.startswith("asof_"):
         raise ValueError("a prefix is not itself the name of a namespace of the toolkit")
     return prefix
-
-
-__all__ = ["Namespaces", "checked_prefix"]

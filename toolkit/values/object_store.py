@@ -214,6 +214,3 @@ def _store(warehouse: str) -> _Store | None:
 
 def _region(properties: Mapping[str, str], environment: Mapping[str, str]) -> str:
     return properties.get(_REGION) or next(filter(None, map(environment.get, _VARIABLES)), "")
-
-
-__all__ = ["jars", "pyiceberg_settings", "require_settings", "require_warehouse", "spark_settings"]

@@ -122,6 +122,3 @@ def each(what: str, unit: str, items: Sequence[_T]) -> Iterator[_T]:
         for item in items:
             yield item
             begun.add()
-
-
-__all__ = ["Display", "Stage", "each", "result", "show_on", "stage"]

@@ -28,6 +28,3 @@ def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             flat[name] = str(value).lower() if isinstance(value, bool) else str(value)
     return flat
-
-
-__all__ = ["flatten", "misspelled"]

@@ -27,6 +27,3 @@ def in_threads(function: Callable[[_T], _R], items: Iterable[_T], threads: int) 
                 yield waiting.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-__all__ = ["in_threads"]
