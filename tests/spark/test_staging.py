@@ -18,6 +18,7 @@ import pytest
 from tests.support_ledger import ledger_of
 from tests.support_spark import EVENT_SCHEMA, STUB_DECODE, StubTask, batch_record, row_event
 from toolkit.lake import reads, scans, staging
+from toolkit.lake.spark_tasks import run_in_tasks
 from toolkit.rawlog.arrow import to_arrow
 from toolkit.rawlog.event import Gap
 from toolkit.values.config import Config
@@ -58,6 +59,13 @@ def test_rows_arrive_as_they_were_decoded(spark: SparkSession, lake: Config, com
     expected = to_arrow([row_event(1, n) for n in range(5)])
     assert table.sort_by("ordinal").to_pylist() == expected.to_pylist()
     assert contents(spark)[0][7:] == (["0", None, "", "a\\b\U0001f600"], None, [2])
+
+
+def test_a_worker_is_started_once_for_all_of_its_calls(spark: SparkSession) -> None:
+    slots, schema = spark.sparkContext.defaultParallelism, pa.schema([("number", pa.int64()), ("worker", pa.int64())])
+    rows = run_in_tasks(spark, 3 * slots, lambda number: {"number": number, "worker": os.getpid()}, schema, "counting")
+    assert sorted(row.number for row in rows) == list(range(3 * slots))
+    assert len({row.worker for row in rows}) <= slots
 
 
 def test_a_changed_row_is_noticed(spark: SparkSession, commit: Commit) -> None:
