@@ -41,7 +41,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Lsn):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {k: plain(v) for k, v in ((f, getattr(value, f)) for f in _field_names(value))}
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -51,11 +51,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return "\\x" + value.hex()
     return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _field_names(value: Any) -> list[str]:
-    """Field names of a dataclass, in order."""
-    return list(value.__dataclass_fields__)
 
 
 class JsonOutput:

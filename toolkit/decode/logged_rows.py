@@ -191,7 +191,7 @@ def record_images(
         _OtherShape: a record has another number of cells.
         DecodeError: a text is not a record.
     """
-    valid = _valid(texts)
+    valid = _flags(pc.is_valid(texts))
     present = np.flatnonzero(valid)
     columns = _cells(texts.drop_null(), len(attnums)) if len(present) else []
     rows, kept = len(present), [i for i, attnum in enumerate(attnums) if attnum not in set(absent)]
@@ -279,10 +279,6 @@ def _integers(
 ) -> pa.Array:
     bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
-
-
-def _valid(array: pa.Array) -> npt.NDArray[np.bool_]:
-    return _flags(pc.is_valid(array))
 
 
 def _flags(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:

@@ -70,7 +70,7 @@ class Change:
             return subject
         if self.before is None:
             return f"{subject}: {self.after}"
-        return f"{subject}: {self.before} -> {_or_none(self.after)}"
+        return f"{subject}: {self.before} -> {'none' if self.after is None else self.after}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,10 +298,6 @@ def _null(column: Column) -> str:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
-
-
-def _or_none(value: str | None) -> str:
-    return "none" if value is None else value
 
 
 def _labels(column: Column) -> str | None:

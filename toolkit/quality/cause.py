@@ -93,7 +93,7 @@ class Account:
 
     def agrees(self, name: Row, sample: Sample) -> bool:
         """Return whether the log gives the rows that the source shows."""
-        ours = _copies(sample)[0]
+        ours = sample.copies[0] if sample.copies else int(sample.source is not None)
         if not self._key:
             return self.copies[name] == ours
         mine = self.rows.get(name)
@@ -166,10 +166,6 @@ def _cause(side: Side, name: Row, sample: Sample, account: Account, written: Wri
 def _of(plan: Comparison, name: Row, rows: Counter[Row]) -> Counter[Row]:
     """Return the rows of one key, or the copies of the row itself."""
     return Counter({r: n for r, n in rows.items() if (tuple(r[i] for i in plan.key) if plan.key else r) == name})
-
-
-def _copies(sample: Sample) -> tuple[int, int]:
-    return sample.copies or (int(sample.source is not None), int(sample.lake is not None))
 
 
 def _same(mine: Row | None, other: Row | None) -> bool:
