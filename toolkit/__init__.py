@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["__version__", "open"]
 
+# Arrow's own allocators keep tens of megabytes of freed memory. The C library's is as fast, and `values.freed_memory`
+# returns it. Arrow reads this when it is imported, here and in the workers of Spark on this machine.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+
 
 def open(config: str | Path | None = None) -> Toolkit:
     """Open the source and the lake that a configuration file names: `CDC_CONFIG`, or `cdc.toml`, by default.
