@@ -25,7 +25,7 @@ from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import TableVersion
 
-pytestmark = [pytest.mark.postgres, pytest.mark.wide]
+pytestmark = pytest.mark.postgres
 
 
 @dataclass
