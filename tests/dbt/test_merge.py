@@ -88,7 +88,13 @@ def test_a_merge_that_does_not_reach_main_changes_nothing(built: Lake, monkeypat
             built.build(select=["current", "history"])
     assert len(_state(built)) == len(before) + 1
     own_session(built.config.lake_access).sql("delete from current.public__big where id = 1")
-    built.build(select=["current", "history"])
+    with monkeypatch.context() as patch:
+        _at(patch, r"current\.public__big drop branch", overtake)
+        built.build(select=["current", "history"])
+    tag = f"g1_lsn_{Lsn(source.lsn).tag}"
+    tagged = built.spark.sql(f"select id from current.public__big version as of '{tag}' where id = 1")
+    assert tagged.isEmpty(), "a tag names what its run has built"
+    own_session(built.config.lake_access).sql("delete from current.public__big where id = 1")
     check_current(built, source, [table])
     check_history(built, source, table)
     # The two builds that failed left a branch each, under names of their own.

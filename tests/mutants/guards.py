@@ -452,8 +452,8 @@ GUARDS = (
     Guard(
         "no change of another process is overwritten",
         "toolkit/lake/table_commit.py",
-        "        change.validateFromSnapshot(since).validateNoConflictingData().validateNoConflictingDeletes()\n",
-        "",
+        "change.validateFromSnapshot(commit.since).validateNoConflictingData()",
+        "change",
         "tests/dbt/test_small_tables.py::test_a_table_that_another_process_changes_is_left_to_its_model",
     ),
     Guard(

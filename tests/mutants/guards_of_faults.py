@@ -8,6 +8,7 @@ _SAME = "toolkit/capture/same_history.py"
 _PROMOTION = "tests/postgres/test_promotion.py::test_trap_027_a_synchronized_slot_goes_on_where_the_timeline_proves_it"
 _CLOCK = "tests/unit/test_clock.py::"
 _JVM = "tests/unit/test_jvm_end.py::test_each_command_names_a_jvm_that_was_killed"
+_REBUILD = "tests/dbt/test_rebuild.py::"
 _MERGED = "tests/dbt/test_merge.py::test_merges_into_a_large_table_equal_a_full_rebuild"
 _NEW_KEY = "tests/postgres/test_new_key.py::test_a_new_key_loses_no_ddl"
 
@@ -63,9 +64,37 @@ GUARDS_OF_FAULTS = (
     ),
     Guard(
         "each build merges on a branch of its own",
-        "dbt_project/macros/decide/cdc_apply.sql",
-        "'cdc_build_' ~ invocation_id.replace('-', '')",
-        "'cdc_build_0'",
+        "dbt_project/macros/decide/cdc_branch.sql",
+        "{{ invocation_id.replace('-', '') }}",
+        "0",
+        "tests/dbt/test_merge.py::test_a_merge_that_does_not_reach_main_changes_nothing",
+    ),
+    Guard(
+        "a replacement is committed on what it began with",
+        "toolkit/lake/table_commit.py",
+        "transaction.underlyingOps().commit(base, transaction.currentMetadata())",
+        "transaction.commitTransaction()",
+        f"{_REBUILD}test_a_late_replacement_takes_nothing_back",
+    ),
+    Guard(
+        "a replacement begins with what the build has found",
+        "toolkit/lake/table_commit.py",
+        "if found != commit.since:",
+        "if False:",
+        f"{_REBUILD}test_what_a_build_has_not_found_is_not_replaced",
+    ),
+    Guard(
+        "a plain run of dbt replaces no columns",
+        "dbt_project/macros/decide/cdc_rebuild.sql",
+        "{% elif cdc_existing() is not none %}",
+        "{% elif false %}",
+        f"{_REBUILD}test_a_plain_run_of_dbt_replaces_rows_on_a_branch_and_no_columns",
+    ),
+    Guard(
+        "a tag names what its run has built",
+        "dbt_project/macros/decide/cdc_tag.sql",
+        ' ~ "` as of version " ~ snapshot',
+        ' ~ "`"',
         "tests/dbt/test_merge.py::test_a_merge_that_does_not_reach_main_changes_nothing",
     ),
     Guard(

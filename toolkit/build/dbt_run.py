@@ -256,13 +256,16 @@ def _invoke(
 
 def _dbt(access: LakeAccess, arguments: list[str]) -> tuple[BaseException | None, list[Any]]:
     """Run dbt in this process. Return the error that stopped it, if any, and the results of the nodes."""
+    from toolkit.build import dbt_adapter
     from toolkit.build import models as models_sync
 
+    runner = load(Library.DBT).dbtRunner
     secrets = {variable: value for _, variable, value in models_sync.secret_variables(access)}
     with (
         progress.stage("building", "models") as stage,
         contextlib.redirect_stdout(io.StringIO()),
         environment({"CDC_RUN_PLANNED": "1", **secrets}),
+        dbt_adapter.replacing(access),
     ):
 
         def note(event: Any) -> None:
@@ -272,7 +275,7 @@ def _dbt(access: LakeAccess, arguments: list[str]) -> tuple[BaseException | None
             elif event.info.name == "NodeFinished":
                 stage.add()
 
-        outcome = load(Library.DBT).dbtRunner(callbacks=[note]).invoke(arguments)
+        outcome = runner(callbacks=[note]).invoke(arguments)
     return outcome.exception, list(getattr(outcome.result, "results", None) or [])
 
 
@@ -291,7 +294,7 @@ def _message(exception: BaseException | None, results: list[Any]) -> str:
         return f"building: {ended}; run `cdc build` again"
     for result in results:
         if result.status in _FAILED:
-            found = _line(result.message or "no message")
+            found = _line(result.message or "no message").removesuffix("; run `cdc build` again")
             return f"building {result.node.name}: {found}; correct it and run `cdc build` again"
     return f"building: {_line(str(exception or 'dbt did not finish'))}; correct it and run `cdc build` again"
 

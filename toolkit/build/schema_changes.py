@@ -2,11 +2,11 @@
 
 Renamed, added, dropped and widened columns keep their field ids, and no row is rewritten. A table is first brought to
 the LSN of the DDL in its old shape. Then it is changed, and then it is brought further. So at every position it has the
-source's state at that position. Where this is not possible, dbt uses one CREATE OR REPLACE.
+source's state at that position. Where this is not possible, the table is replaced.
 
-CREATE OR REPLACE is also used for a new column whose older rows show a default. Iceberg could hold it as the field's
-initial default. But its Spark readers (1.11) still drop files and row groups as if the missing column were NULL: `where
-stock = 42` found no row.
+It is also replaced for a new column whose older rows show a default. Iceberg could hold it as the field's initial
+default. But its Spark readers (1.11) still drop files and row groups as if the missing column were NULL: `where stock =
+42` found no row.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def evolve(access: LakeAccess, ledger: Ledger) -> tuple[Pending, ...]:
 
 
 def describe(access: LakeAccess, ledger: Ledger, aliases: Sequence[str]) -> None:
-    """Set the column comments of tables that dbt has replaced, because a CREATE TABLE AS cannot name them."""
+    """Set the column comments of tables that dbt has replaced, because a replacement does not name them."""
     from toolkit.lake import schema_update
     from toolkit.lake.session import own_session
 

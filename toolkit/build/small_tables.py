@@ -140,17 +140,17 @@ def _write(
         "cdc.applied-lsn": str(int(last.complete_to)),
         "cdc.generation": str(last.generation),
     }
+    since = None if found.since is None else int(found.since)
     if table.merge:
-        assert found.target is not None
-        since = int(found.target.snapshot)
+        assert since is not None
         rows = shared_fold.merged(plan, table_commit.read_table(access, name, since), folded)
-        table_commit.overwrite(java, access, name, rows, table_commit.Commit({}, summary, tag), since)
+        table_commit.overwrite(java, access, name, rows, table_commit.Commit({}, summary, tag, since))
         return
     properties = {
         "cdc.relid": str(plan.relid), "cdc.schema-id": str(plan.schema_id), "cdc.generation": str(last.generation),
         "format-version": "3", **_WRITTEN, **({"comment": plan.comment} if plan.comment else {}),
     }  # fmt: skip
-    commit = table_commit.Commit(properties, summary, tag)
+    commit = table_commit.Commit(properties, summary, tag, since)
     table_commit.replace_table(java, access, name, _columns(plan), folded.rows, commit)
 
 

@@ -1,6 +1,8 @@
-"""Write rows that this process holds to a table of the lake, in one Iceberg commit through the JVM.
+"""Create, replace or overwrite a table of the lake in one Iceberg commit through the JVM, if no other process has.
 
-pyiceberg writes no table of format 3.
+Iceberg's own CREATE OR REPLACE does not look at what it replaces: a late one removes newer table snapshots and their
+tags. What is written here is committed only if the table is still as the caller found it. pyiceberg writes no table of
+format 3.
 """
 
 from __future__ import annotations
@@ -21,14 +23,21 @@ if TYPE_CHECKING:
 
     from toolkit.values.lake_access import LakeAccess
 
+_CHANGED = "another process has changed it"
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The properties of a commit beside its rows. `tag` names the new table snapshot; None gives it no tag."""
+    """What a commit has beside its rows, and the table that it expects.
+
+    `tag` names the new table snapshot; None gives it no tag. `since` is the table snapshot that must be the current
+    one; None if there must be none.
+    """
 
     properties: Mapping[str, str]
     summary: Mapping[str, str]
     tag: str | None
+    since: int | None
 
 
 class Java:
@@ -38,42 +47,59 @@ class Java:
         jvm, gateway = spark._jvm, spark._sc._gateway
         assert jvm is not None and gateway is not None
         self.session, self.gateway = spark._jsparkSession, gateway
-        self.struct_type = jvm.org.apache.spark.sql.types.StructType
+        sql = jvm.org.apache.spark.sql
+        self.struct_type, self.dataset = sql.types.StructType, sql.classic.Dataset
+        self.relation = sql.execution.datasources.v2.DataSourceV2Relation
+        self.append_data, self.option = sql.catalyst.plans.logical.AppendData, jvm.scala.Option
         iceberg = jvm.org.apache.iceberg
         self.table_identifier = iceberg.catalog.TableIdentifier
         self.schema_util, self.spark_util = iceberg.spark.SparkSchemaUtil, iceberg.spark.Spark3Util
         self.expressions = iceberg.expressions.Expressions
         self.schema_parser, self.parquet_util = iceberg.SchemaParser, iceberg.parquet.ParquetUtil
         self.metrics_config, self.data_files = iceberg.MetricsConfig, iceberg.DataFiles
+        self.transactions, self.spark_table = iceberg.Transactions, iceberg.spark.source.SparkTable
+        self.partition_spec, self.sort_order = iceberg.PartitionSpec, iceberg.SortOrder
 
 
 def replace_table(
     java: Java, access: LakeAccess, name: str, columns: Sequence[tuple[str, str]], rows: pa.Table, commit: Commit
 ) -> None:
-    """Create or replace `namespace.table`, as CREATE OR REPLACE TABLE does: earlier table snapshots and tags stay.
+    """Create or replace `namespace.table` with rows of this process. Earlier table snapshots and tags stay.
 
     Args:
         columns: names and Spark types, in order.
         rows: these columns.
 
     Raises:
-        LakeError: the table cannot be written.
+        LakeError: another process has changed the table, or it cannot be written.
     """
     with _named(name):
-        catalog = java.session.sessionState().catalogManager().catalog(access.lake.catalog).icebergCatalog()
         fields = ", ".join(f"{quote_spark(column)} {type_}" for column, type_ in columns)
-        struct = java.struct_type.fromDDL(fields)
-        namespace, _, table = name.partition(".")
-        builder = catalog.buildTable(
-            java.table_identifier.of(_texts(java, namespace, table)), java.schema_util.convert(struct)
-        )
-        for key, value in commit.properties.items():
-            builder = builder.withProperty(key, value)
-        transaction = builder.createOrReplaceTransaction()
+        transaction, base = _replacement(java, access, name, java.struct_type.fromDDL(fields), commit)
         append = transaction.newFastAppend()
         if rows.num_rows:
             append.appendFile(_written(java, access, transaction.table(), rows))
-        _finish(transaction, append, commit)
+        _set(append, commit)
+        _commit_replacement(transaction, base, commit)
+
+
+def replace_by_query(spark: SparkSession, access: LakeAccess, name: str, query: str, commit: Commit) -> None:
+    """Create or replace `namespace.table` with the result of a query, as `replace_table` does.
+
+    The session's settings give the commit its summary, as with each write of Spark.
+
+    Raises:
+        LakeError: another process has changed the table.
+    """
+    java, rows = Java(spark), spark.sql(query)._jdf.queryExecution().analyzed()
+    with _named(name):
+        transaction, base = _replacement(java, access, name, rows.schema().asNullable(), commit)
+    # The plan that Spark itself makes for the rows of CREATE OR REPLACE TABLE AS SELECT.
+    none, append = java.option.empty(), java.append_data
+    relation = java.relation.create(java.spark_table(transaction.table()), none, none)
+    java.dataset.ofRows(java.session, append.byPosition(relation, rows, getattr(append, "byPosition$default$3")()))
+    with _named(name):
+        _commit_replacement(transaction, base, commit)
 
 
 def read_table(access: LakeAccess, name: str, snapshot_id: int) -> pa.Table:
@@ -87,12 +113,12 @@ def read_table(access: LakeAccess, name: str, snapshot_id: int) -> pa.Table:
     table = open_catalog(access).load_table(name)
     current = table.current_snapshot()
     if current is None or current.snapshot_id != snapshot_id:
-        raise LakeError(f"reading {name}: another process has changed it; run `cdc build` again")
+        raise LakeError(f"reading {name}: {_CHANGED}; run `cdc build` again")
     return table.scan().to_arrow()
 
 
-def overwrite(java: Java, access: LakeAccess, name: str, rows: pa.Table, commit: Commit, since: int) -> None:
-    """Replace all rows of `namespace.table`, if it has not changed since the table snapshot `since`.
+def overwrite(java: Java, access: LakeAccess, name: str, rows: pa.Table, commit: Commit) -> None:
+    """Replace all rows of `namespace.table`, whose columns stay.
 
     Raises:
         LakeError: another process has changed the table, or it cannot be written.
@@ -103,10 +129,12 @@ def overwrite(java: Java, access: LakeAccess, name: str, rows: pa.Table, commit:
         transaction = table.newTransaction()
         change = transaction.newOverwrite()
         change.overwriteByRowFilter(java.expressions.alwaysTrue())
-        change.validateFromSnapshot(since).validateNoConflictingData().validateNoConflictingDeletes()
+        change.validateFromSnapshot(commit.since).validateNoConflictingData().validateNoConflictingDeletes()
         if rows.num_rows:
             change.addFile(_written(java, access, table, rows))
-        _finish(transaction, change, commit)
+        _set(change, commit)
+        _tag(transaction, commit)
+        transaction.commitTransaction()
 
 
 @contextmanager
@@ -118,20 +146,59 @@ def _named(name: str) -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         found = str(error.java_exception.toString()).splitlines()[0]
+        if "CommitFailedException" in found or "AlreadyExistsException" in found:
+            found = _CHANGED
         raise LakeError(f"writing {name}: {found}; run `cdc build` again") from None
     except OSError as error:
         raise LakeError(f"writing {name}: {error.strerror or error}; run `cdc build` again") from None
 
 
-def _finish(transaction: Any, change: Any, commit: Commit) -> None:
+def _replacement(java: Java, access: LakeAccess, name: str, struct: Any, commit: Commit) -> tuple[Any, Any]:
+    """Begin a transaction that creates the table, or replaces the table snapshot that the commit expects.
+
+    Return it with the metadata that it replaces; None for a new table.
+    """
+    catalog = java.session.sessionState().catalogManager().catalog(access.lake.catalog).icebergCatalog()
+    namespace, _, table = name.partition(".")
+    identifier, schema = java.table_identifier.of(_texts(java, namespace, table)), java.schema_util.convert(struct)
+    if not catalog.tableExists(identifier):
+        _require(name, None, commit)
+        builder = catalog.buildTable(identifier, schema)
+        for key, value in commit.properties.items():
+            builder = builder.withProperty(key, value)
+        return builder.createTransaction(), None
+    operations = catalog.loadTable(identifier).operations()
+    base = operations.current()
+    current = base.currentSnapshot()
+    _require(name, None if current is None else current.snapshotId(), commit)
+    made = base.buildReplacement(
+        schema, java.partition_spec.unpartitioned(), java.sort_order.unsorted(), base.location(), commit.properties
+    )
+    return java.transactions.replaceTableTransaction(name, operations, made), base
+
+
+def _require(name: str, found: int | None, commit: Commit) -> None:
+    if found != commit.since:
+        raise LakeError(f"writing {name}: {_CHANGED}; run `cdc build` again")
+
+
+def _commit_replacement(transaction: Any, base: Any, commit: Commit) -> None:
+    """Commit against the metadata from which the transaction began: Iceberg itself would read them again first."""
+    _tag(transaction, commit)
+    transaction.underlyingOps().commit(base, transaction.currentMetadata())
+
+
+def _set(change: Any, commit: Commit) -> None:
     for key, value in commit.summary.items():
         change.set(key, value)
     change.commit()
+
+
+def _tag(transaction: Any, commit: Commit) -> None:
     if commit.tag is not None:
         refs, table = transaction.manageSnapshots(), transaction.table()
         place = refs.replaceTag if table.refs().containsKey(commit.tag) else refs.createTag
         place(commit.tag, table.currentSnapshot().snapshotId()).commit()
-    transaction.commitTransaction()
 
 
 def _written(java: Java, access: LakeAccess, table: Any, rows: pa.Table) -> Any:
@@ -162,4 +229,4 @@ def _texts(java: Java, *texts: str) -> Any:
     return made
 
 
-__all__ = ["Commit", "Java", "overwrite", "replace_table"]
+__all__ = ["Commit", "Java", "overwrite", "read_table", "replace_by_query", "replace_table"]

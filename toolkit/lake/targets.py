@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
 from toolkit.lake.applied import BUILT_FROM, commits
@@ -80,12 +80,16 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The start of one model. `news` are the events since its target; `whole` are all events, for a rebuild."""
+    """The start of one model. `news` are the events since its target; `whole` are all events, for a rebuild.
+
+    `since` is the current snapshot of its table, whatever made it. What is built is built on it, or not committed.
+    """
 
     target: Target | None
     decision: Decision | None  # None: only the model can say it when it runs
     news: Facts = Facts()
     whole: Facts | None = None
+    since: str | None = None
 
     @property
     def quiet(self) -> bool:
@@ -122,7 +126,8 @@ def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[Tab
     """Return what each model finds, in the order of `models`: plans at the position, each with its table's name."""
     last = log.last()
     assert last is not None
-    targets = [_target(log, name) for _, name in models]
+    tables = [_table(log, name) for _, name in models]
+    targets = [target for target, _ in tables]
     # Ask the log about the tables whose news decide: without news they are quiet.
     asked = [
         target
@@ -132,9 +137,9 @@ def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[Tab
     built = {t.place for t in asked if (t.batch, t.lsn) != (last.batch_id, int(upto))}
     news = _facts(spark, log, upto, _with_news(spark, log, built))
     found = []
-    for target, (plan, _) in zip(targets, models, strict=True):
+    for (target, since), (plan, _) in zip(tables, models, strict=True):
         new = Facts() if target is None else news.get(target.place, Facts())
-        found.append(Found(target, decide(plan, target, new, last, upto), new))
+        found.append(Found(target, decide(plan, target, new, last, upto), new, since=since))
     rebuilt = [f.decision is None or f.decision.action == BuildAction.REBUILD for f in found]
     places = [(plan.relid, _FIRST, _FIRST) for plan, _ in models]
     whole = _facts(spark, log, upto, {place for place, folded in zip(places, rebuilt, strict=True) if folded})
@@ -144,10 +149,16 @@ def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[Tab
     ]
 
 
-def _target(log: Ledger, name: str) -> Target | None:
+def _table(log: Ledger, name: str) -> tuple[Target | None, str | None]:
+    """Return what a table says of its build, and its current snapshot."""
     metadata = reads.metadata(log.access, name)
-    if metadata is None:
-        return None
+    current = reads.current_snapshot(metadata)
+    if metadata is None or current is None:
+        return None, None
+    return _target(metadata), str(current["snapshot-id"])
+
+
+def _target(metadata: dict[str, Any]) -> Target | None:
     properties = metadata.get("properties") or {}
     made = list(commits(metadata))
     build = next((c for c in made if c.batch_id is not None and c.lsn is not None), None)

@@ -1,4 +1,5 @@
-{% macro cdc_tag(relation, decision) %}
-  {% do run_query("alter table " ~ relation ~ " create or replace tag `g" ~ decision.generation ~ "_lsn_"
-      ~ ('%016x' | format(decision.upto)) ~ "`") %}
+{% macro cdc_tag(relation, decision, snapshot) %}
+  {% if cdc_tag_name(decision) %}
+    {% do run_query("alter table " ~ relation ~ " create or replace tag `" ~ cdc_tag_name(decision) ~ "` as of version " ~ snapshot) %}
+  {% endif %}
 {% endmacro %}

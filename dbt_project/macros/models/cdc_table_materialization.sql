@@ -5,13 +5,10 @@
   {%- set body = lines[1:] | join('\n') -%}
   {% if decision.action == 'skip' %}
     {% do cdc_skipped(decision) %}
+  {% elif decision.action == 'merge' %}
+    {% do cdc_apply(relation, decision, body) %}
   {% else %}
-    {% if decision.action == 'merge' %}
-      {% do cdc_apply(relation, decision, body) %}
-    {% else %}
-      {% call statement('main') %}{{ cdc_replace(relation, decision, body) }}{% endcall %}
-    {% endif %}
-    {% if decision.layer == 'current' %}{% do cdc_tag(relation, decision) %}{% endif %}
+    {% do cdc_rebuild(relation, decision, body) %}
   {% endif %}
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
