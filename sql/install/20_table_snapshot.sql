@@ -505,10 +505,13 @@ cross join lateral (
             a.attgenerated = ''
             or (
               a.attgenerated = 's'
-              and case
-                when p.sent is not null then (p.sent -> 'stored_generated')::bool
-                else l.is_logged and (select bool_or(q.stored_generated) from unnest(publications) as q)
-              end
+              and coalesce( -- a source drained by ticks has no publication
+                case
+                  when p.sent is not null then (p.sent -> 'stored_generated')::bool
+                  else l.is_logged and (select bool_or(q.stored_generated) from unnest(publications) as q)
+                end,
+                false
+              )
             )
         end
       )

@@ -10,7 +10,7 @@ import pytest
 from tests.support_change_log import PARTITIONED, Log, Row, image, with_table
 from tests.support_postgres import mostly_one_server
 from tests.support_writers import TABLES, source_rows, writing
-from toolkit.source import change_log, install, snapshot_rows, ticks
+from toolkit.source import catalog, change_log, install, snapshot_rows, ticks
 from toolkit.source.locks import LockTimeout
 from toolkit.values.lsn import Lsn
 
@@ -412,6 +412,16 @@ def test_what_is_logged_late_is_followed_by_what_its_key_holds(log: Log) -> None
     assert [op for op, _, _ in log.during("insert into t values (5, 6, 0), (6, 5, 0)")] == ["I", "I"]
     upsert = "insert into t values (5, 5, 1), (6, 6, 1) on conflict (id) do update set v = 9"
     assert [op for op, _, _ in log.during(upsert)] == ["U", "U"]
+
+
+def test_without_publications_a_stored_generated_column_is_known_not_to_be_sent(log: Log) -> None:
+    """Its shape said neither yes nor no, so no DDL message of the table could be read, and every table went stale."""
+    log.conn.execute(
+        "create table public.g (id int primary key, price int, twice int generated always as (price * 2) stored)"
+    )
+    log.install()
+    (table,) = catalog.published_tables(log.conn)
+    assert {column.name: column.published for column in table.columns} == {"id": True, "price": True, "twice": False}
 
 
 def test_statement_triggers_log_bulk_changes(log: Log) -> None:
