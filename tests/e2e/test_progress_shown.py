@@ -46,12 +46,12 @@ def test_each_command_shows_what_it_does(database: str, tmp_path: Path) -> None:
         conn.execute(b"analyze public.item")
         conn.execute(b"create table public.both (id int primary key)")
     for command, words in (
-        ("init", ["copying", "5,002 rows"]),
+        ("init", ["copying"]),
         ("run", [*DRAIN, *BUILD, *CHECK]),
         ("maintain", ["maintaining", "tables"]),
         ("drain --max-changes 1000000", ["draining"]),  # what the audit compares, in several jobs
         ("audit", ["starting Spark", "comparing both captures of 1 tables", " events, ", "/s", " left"]),
-        ("rows public.item --limit 0", ["starting Spark", "reading public.item"]),
+        ("rows public.item --limit 0", ["reading public.item"]),
     ):
         with psycopg.connect(database, autocommit=True) as conn:
             for _ in range(2):  # one transaction and one batch each

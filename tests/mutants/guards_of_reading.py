@@ -133,4 +133,11 @@ GUARDS_OF_READING = (
         'row["snapshot_id"]) is None and False\n',
         "tests/e2e/test_quality_check.py::test_a_table_whose_proven_snapshot_is_gone_is_not_ok",
     ),
+    Guard(
+        "a small table without columns has rows",
+        "toolkit/lake/small_lines.py",
+        "not 0 < len(side.plan.columns) <= _COLUMNS",
+        "len(side.plan.columns) > _COLUMNS",
+        "tests/spark/test_small_lines.py::test_the_rows_of_a_table_without_columns_are_counted",
+    ),
 )

@@ -135,6 +135,15 @@ def test_a_table_that_shows_more_than_its_files_is_left_to_spark(
     assert small == {} and scanned[1]
 
 
+def test_the_rows_of_a_table_without_columns_are_counted(spark: SparkSession, lake: Config) -> None:
+    """They were not: such a table differed from its source, and had its table no rows at the source, it did not."""
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS current")
+    spark.sql("CREATE TABLE current.public__t (_cdc_text map<string,string>) USING iceberg")
+    spark.sql("INSERT INTO current.public__t VALUES (NULL), (NULL), (NULL)")
+    small, scanned = _both(spark, lake, _plan("t", [], 1))
+    assert small == {} and scanned[1][0].rows == 3
+
+
 def test_a_file_that_is_gone_is_left_to_spark(spark: SparkSession, lake: Config) -> None:
     """The scan by Spark then says what is wrong."""
     plan = _plan("t", ["integer", "text"], 1)

@@ -76,7 +76,8 @@ def _rows(access: LakeAccess, side: Side) -> pa.Table | None:
     """Read the compared columns of a table, in the order of the comparison; None if it is left to Spark."""
     import pyarrow as pa
 
-    if side.snapshot_id is None or len(side.plan.columns) > _COLUMNS:
+    # An Arrow table without columns has no rows either.
+    if side.snapshot_id is None or not 0 < len(side.plan.columns) <= _COLUMNS:
         return None
     name = side.table
     try:
