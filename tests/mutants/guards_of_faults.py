@@ -84,13 +84,6 @@ GUARDS_OF_FAULTS = (
         f"{_REBUILD}test_what_a_build_has_not_found_is_not_replaced",
     ),
     Guard(
-        "a plain run of dbt replaces no columns",
-        "dbt_project/macros/decide/cdc_rebuild.sql",
-        "{% elif cdc_existing() is not none %}",
-        "{% elif false %}",
-        f"{_REBUILD}test_a_plain_run_of_dbt_replaces_rows_on_a_branch_and_no_columns",
-    ),
-    Guard(
         "a tag names what its run has built",
         "dbt_project/macros/decide/cdc_tag.sql",
         ' ~ "` as of version " ~ snapshot',

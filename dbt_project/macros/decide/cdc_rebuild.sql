@@ -7,16 +7,14 @@
     {% call noop_statement('main', 'OK') %}{% endcall %}
   {% elif target and (target.relid, target.schema_id, target.generation) == (decision.relid, decision.schema_id, decision.generation) %}
     {% do cdc_on_branch(relation, decision, ['insert overwrite ' ~ cdc_branch(relation) ~ ' ' ~ sql]) %}
-  {% elif cdc_existing() is not none %}
-    {# Only Python can replace the columns of a table and refuse to replace what another run has built in the meantime. #}
-    {% do exceptions.raise_compiler_error(relation ~ ": it has other columns, or another table had this name; run cdc build") %}
   {% else %}
+    {# Unlike `cdc build`, this does not validate what it replaces: SQL has no way to (decision 82). #}
     {% set texts = [] %}
     {% for key, value in properties.items() %}{% do texts.append("'" ~ key ~ "' = '" ~ value ~ "'") %}{% endfor %}
     {% call statement('main') %}
-      create table {{ relation }} using iceberg {{ 'comment ' ~ cdc_literal(decision.comment) if decision.comment }}
+      create {{ 'or replace ' if cdc_existing() is not none }}table {{ relation }} using iceberg {{ 'comment ' ~ cdc_literal(decision.comment) if decision.comment }}
       tblproperties ({{ texts | join(', ') }}) as {{ sql }}
     {% endcall %}
-    {% do cdc_tag(relation, decision, cdc_rows("select 's' || snapshot_id from " ~ relation ~ ".snapshots order by committed_at")[0][0][1:]) %}
+    {% do cdc_tag(relation, decision, cdc_rows("select 's' || snapshot_id from " ~ relation ~ ".snapshots where parent_id is null order by committed_at desc limit 1")[0][0][1:]) %}
   {% endif %}
 {% endmacro %}
