@@ -196,6 +196,25 @@ def test_an_unused_function_is_found() -> None:
     assert _unused({"x.py": text}) == ["x.py: a", "x.py: c"]
 
 
+def _lists_only_its_own(text: str) -> bool:
+    """Return whether a module has `__all__`, and each name there is its own."""
+    body = ast.parse(text).body
+    listed: set[str] = set()
+    passed_on = {alias.asname or alias.name for n in body if isinstance(n, ast.ImportFrom) for alias in n.names}
+    for node in body:
+        if isinstance(node, ast.Assign) and "__all__" in _names(node):
+            listed = set(ast.literal_eval(node.value))
+    return bool(listed) and not listed & passed_on
+
+
+def test_a_module_lists_names_for_others_only_where_it_passes_them_on() -> None:
+    """For vulture, a listed name is used. A package lists its interface."""
+    others = [path for path in MODULES if path.name != "__init__.py"]
+    assert [p.relative_to(ROOT).as_posix() for p in others if _lists_only_its_own(p.read_text(encoding="utf-8"))] == []
+    assert _lists_only_its_own("def a(): ...\n__all__ = ['a']\n")
+    assert not _lists_only_its_own("from b import c\ndef a(): ...\n__all__ = ['a', 'c']\n")
+
+
 def _unnamed_errors(text: str) -> list[str]:
     """List public functions that raise an error of the toolkit that their docstring does not name."""
     found = []

@@ -40,6 +40,3 @@ def replacing(access: LakeAccess) -> Iterator[None]:
         yield
     finally:
         Plugin.adapter = adapter
-
-
-__all__ = ["replacing"]

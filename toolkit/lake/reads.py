@@ -118,7 +118,7 @@ def current_snapshot(found: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def snapshot(found: dict[str, Any] | None, snapshot_id: int) -> dict[str, Any] | None:
     """Return a table snapshot of a metadata file by its id; None if the table no longer has it."""
-    return next((s for s in (found or {}).get("snapshots", ()) if s["snapshot-id"] == snapshot_id), None)
+    return next((s for s in (found or {}).get("snapshots") or () if s["snapshot-id"] == snapshot_id), None)
 
 
 def snapshot_id(access: LakeAccess, table: str) -> int | None:

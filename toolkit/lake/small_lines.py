@@ -87,12 +87,13 @@ def _rows(access: LakeAccess, side: Side) -> pa.Table | None:
         return None
 
 
-def _read(access: LakeAccess, metadata: Mapping[str, Any] | None, side: Side) -> pa.Table | None:
+def _read(access: LakeAccess, metadata: dict[str, Any] | None, side: Side) -> pa.Table | None:
     import pyarrow as pa
 
-    snapshots = (metadata or {}).get("snapshots") or ()
-    snapshot = next((s for s in snapshots if s["snapshot-id"] == side.snapshot_id), None)
-    if metadata is None or snapshot is None or not _small(snapshot):
+    if metadata is None or side.snapshot_id is None:
+        return None
+    snapshot = reads.snapshot(metadata, side.snapshot_id)
+    if snapshot is None or not _small(snapshot):
         return None
     fields = next(s["fields"] for s in metadata["schemas"] if s["schema-id"] == snapshot["schema-id"])
     numbers = {field["name"]: field["id"] for field in fields}

@@ -227,6 +227,3 @@ def _texts(java: Java, *texts: str) -> Any:
     for number, text in enumerate(texts):
         made[number] = text
     return made
-
-
-__all__ = ["Commit", "Java", "overwrite", "read_table", "replace_by_query", "replace_table"]
