@@ -50,6 +50,11 @@ class Kind:
         return not self.parts and not self.logged
 
     @property
+    def by_name(self) -> bool:
+        """Whether the publication of the toolkit names tables, and of partitions their root only."""
+        return "exclude" in self.source
+
+    @property
     def by_roots(self) -> bool:
         """Whether rows of partitions are sent under their root."""
         return "publish_via_partition_root" in self.more
