@@ -346,36 +346,40 @@ class Life:
                 )
             ]
         if chance < 0.2:
-            low = self.number * 100 + 100
-            new = self._new("p")
-            chosen = dice.choice(
-                (
-                    [f"create table {new} partition of p for values from ({low}) to ({low + 100})"],
-                    ["truncate p1"],
-                    [  # it waits for all older transactions, and no session ends them meanwhile
-                        "set statement_timeout = '200ms'",
-                        "alter table p detach partition p2 concurrently",
-                        "reset statement_timeout",
-                    ],
-                    ["alter table p detach partition p2 finalize"],
-                    ["alter table p attach partition p2 for values from (5) to (100)"],
-                    [
-                        "alter table p detach partition p1",
-                        "alter table p attach partition p1 for values from (0) to (5)",
-                    ],
-                )
-            )
-            if any(statement.endswith("concurrently") for statement in chosen):
-                # Broken off, it has half detached the partition, and no trigger has fired for that.
-                self._doubt(other for other in tables if other.name in ("p", "p2"))
-            elif self.kind.by_name and "alter table p detach partition p1" in chosen:
-                # The publication names its root only, so nobody sends what is written until it is attached again.
-                self._doubt(other for other in tables if other.name == "p1")
-            return chosen
+            return self._parts(tables)
         statement = dice.choice(exact)
         if statement.endswith("type bigint") and kind != "integer":
             self._doubt([table])  # numeric to bigint rounds
         return [statement]
+
+    def _parts(self, tables: list[Table]) -> list[str]:
+        """A partition that is created, truncated, detached or attached."""
+        low = self.number * 100 + 100
+        new = self._new("p")
+        chosen = self.dice.choice(
+            (
+                [f"create table {new} partition of p for values from ({low}) to ({low + 100})"],
+                ["truncate p1"],
+                [  # it waits for all older transactions, and no session ends them meanwhile
+                    "set statement_timeout = '200ms'",
+                    "alter table p detach partition p2 concurrently",
+                    "reset statement_timeout",
+                ],
+                ["alter table p detach partition p2 finalize"],
+                ["alter table p attach partition p2 for values from (5) to (100)"],
+                [
+                    "alter table p detach partition p1",
+                    "alter table p attach partition p1 for values from (0) to (5)",
+                ],
+            )
+        )
+        if any(statement.endswith("concurrently") for statement in chosen):
+            # Broken off, it has half detached the partition, and no trigger has fired for that.
+            self._doubt(other for other in tables if other.name in ("p", "p2"))
+        elif self.kind.by_name and "alter table p detach partition p1" in chosen:
+            # The publication names its root only, and what is written until it is attached again is not sent.
+            self._doubt(other for other in tables if other.name == "p1")
+        return chosen
 
     def _moved(self, table: Table) -> str:
         """A table into another schema, or a schema under another name."""
