@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,9 @@ from tests.support_catalogs import lake_section, rest_classpath, store_servers
 from tests.support_outside import duck
 from tests.support_postgres import fresh_database
 from tests.support_shop import Shop
+from toolkit.build import models
 from toolkit.demo.server import EmbeddedServer
+from toolkit.lake import reads
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.published_tables import duckdb_script, scan_published
 from toolkit.values.locations import local_path
@@ -75,6 +79,27 @@ def test_other_readers_get_the_published_rows(shop: Shop) -> None:
             assert reader.sql("select id, label from published.public__item order by id").fetchall() == wanted
     found = scan_published(config.lake_access, "public.item").to_arrow().sort_by("id")
     assert list(zip(found["id"].to_pylist(), found["label"].to_pylist(), strict=True)) == wanted
+
+
+def test_a_plain_run_of_dbt_replaces_tables(shop: Shop) -> None:
+    shop.sql(
+        "alter table public.item add column plain int default 7", "insert into public.item values (2000, 'dbt', 8)"
+    )
+    shop.cdc("drain")
+    config = shop.config()
+    before = reads.snapshot_id(config.lake_access, "current.public__item")
+    secrets = {variable: value for _, variable, value in models.secret_variables(config.lake_access)}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("dbt"), "run", "--quiet", "--select", "current", "history", "--project-dir",
+         "dbt_project", "--profiles-dir", "dbt_project"],
+        cwd=shop.folder, env={**os.environ, **secrets}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    shop.printed += done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout
+    made = reads.snapshot_id(config.lake_access, "current.public__item")
+    assert made != before and made in reads.tags(config.lake_access, "current.public__item").values()
+    shop.cdc("check")  # green: every row of the lake was compared with the source
+    assert reads.snapshot_id(config.lake_access, "current.public__item") == made
 
 
 def test_of_two_runners_one_is_refused(shop: Shop) -> None:

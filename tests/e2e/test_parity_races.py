@@ -24,6 +24,7 @@ from toolkit.quality import published, row_classes
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog.plan import Layer
 from toolkit.values.config import CheckConfig, Config, SourceConfig
+from toolkit.values.errors import BuildFailed
 from toolkit.values.resources import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
@@ -119,11 +120,22 @@ def test_trap_141_a_run_of_dbt_from_before_the_cut_is_no_difference(source: Conf
     item = _by_name(_check(source, "item", build=late()))["item"]
     assert item.status == "identical"  # it found the table ahead, and left it
     run_sql(source, "insert into public.item values (1001, 1)")
-    item = _by_name(_check(source, "item", build=late("--full-refresh")))["item"]
+    with pytest.raises(BuildFailed, match="public__item: another run has built it further"):
+        _check(source, "item", build=late("--full-refresh"))
+    run_sql(source, "insert into public.item values (1002, 1)")
+    before = reads.snapshot_id(source.lake_access, "current.public__item")
+
+    def put_back(config: Config, *, select: Sequence[str] | None = None) -> None:
+        """A tool outside the toolkit does it."""
+        commands.build(config, select=select)
+        call = f"call system.rollback_to_snapshot('current.public__item', {before})"
+        session.own_session(config.lake_access).sql(call)
+
+    item = _by_name(_check(source, "item", build=put_back))["item"]
     assert (item.status, item.remedy) == ("not_taken", "cdc check")
-    assert "built to an earlier LSN" in (item.reason or "")
+    assert "put back to an earlier LSN" in (item.reason or "")
     assert _by_name(_check(source, "item"))["item"].status == "identical"
-    assert session.own_session(source.lake_access).table("published.public__item").where("id >= 1000").count() == 2
+    assert session.own_session(source.lake_access).table("published.public__item").where("id >= 1000").count() == 3
 
 
 def test_without_a_free_slot_a_whole_check_is_green(source: Config) -> None:

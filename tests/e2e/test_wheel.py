@@ -15,6 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.unit.test_dbt_plugin import FOUND
 from toolkit.values.resources import ROOT
 
 pytestmark = pytest.mark.e2e
@@ -49,7 +50,7 @@ def test_the_wheel_holds_what_the_commands_read(wheel: Path) -> None:
     ).stdout.split()
     assert {name.removeprefix("toolkit/resources/") for name in names if "/resources/" in name} == set(kept)
     assert {"toolkit/py.typed", "toolkit/lake/log4j2.properties", "toolkit/lake/jars.lock"} <= names
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"toolkit"}
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"toolkit", "dbt_cdc_toolkit.py"}
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,12 @@ def test_the_installed_wheel_makes_a_project_without_the_repository(installed: P
     assert found.is_relative_to(_packages(installed.parent))
     assert list(tmp_path.rglob("dbt_project.yml")) != []
     assert "drain" in _run(installed / "cdc", "--help", cwd=tmp_path)
+
+
+def test_dbt_finds_the_plugin_of_the_installed_wheel(installed: Path, tmp_path: Path) -> None:
+    found = f"{FOUND}\nprint(sys.modules['dbt_cdc_toolkit'].__file__)"
+    plugin = Path(_run(installed / "python", "-c", found, cwd=tmp_path).strip())
+    assert plugin.is_relative_to(_packages(installed.parent))
 
 
 def test_an_extra_that_is_not_installed_is_named(installed: Path, tmp_path: Path) -> None:
@@ -114,6 +121,8 @@ def _prove(cdc: Path, database: str, folder: Path) -> None:
         conn.execute("update public.item set name = 'three' where id = 2")
     for command in ("drain", "build", "check"):
         _run(cdc, command, cwd=folder)
+    dbt: list[str | Path] = [cdc.with_name("python"), "-c", "from dbt.cli.main import cli; cli()"]
+    _run(*dbt, "run", "--full-refresh", *("--project-dir", "dbt_project", "--profiles-dir", "dbt_project"), cwd=folder)
     rows = json.loads(_run(cdc, "rows", "public.item", "--output", "json", cwd=folder))
     assert sorted((row["id"], row["name"]) for row in rows) == [("1", "one"), ("2", "three")]
     (table,) = json.loads(_run(cdc, "status", "--output", "json", cwd=folder))["tables"]

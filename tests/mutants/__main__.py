@@ -20,7 +20,7 @@ from tests.mutants.guards import GUARDS
 from tests.mutants.guards_of_source import Guard
 
 _ROOT = Path(__file__).parents[2]
-_COPIED = ("toolkit", "sql", "dbt_project", "notebooks", "tests", "pyproject.toml")
+_COPIED = ("toolkit", "dbt_cdc_toolkit.py", "sql", "dbt_project", "notebooks", "tests", "pyproject.toml")
 _SECONDS = 600
 
 KILLED, SURVIVED = "killed", "SURVIVED"

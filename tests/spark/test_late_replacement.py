@@ -43,7 +43,7 @@ def test_a_late_replacement_takes_nothing_back(access: LakeAccess, monkeypatch: 
 
     table_commit.replace_table(java, access, _NAME, [("id", "int")], rows, commit("one", None))
     first = reads.snapshot_id(access, _NAME)
-    table_commit.replace_by_query(spark, access, _NAME, "select 'x' as v", commit("two", first))
+    table_commit.replace_by_query(spark, access.lake.catalog, _NAME, "select 'x' as v", commit("two", first))
     second = reads.snapshot_id(access, _NAME)
     table_commit.replace_table(java, access, _NAME, [("id", "int")], rows, commit("three", second))
     third = reads.snapshot_id(access, _NAME)
@@ -58,7 +58,7 @@ def test_a_late_replacement_takes_nothing_back(access: LakeAccess, monkeypatch: 
 
     monkeypatch.setattr(table_commit, "_commit_replacement", late)
     with pytest.raises(LakeError, match="another process has changed it"):
-        table_commit.replace_by_query(spark, access, _NAME, "select 'y' as v", commit("late", third))
+        table_commit.replace_by_query(spark, access.lake.catalog, _NAME, "select 'y' as v", commit("late", third))
     assert sorted(row[0] for row in spark.table(_NAME).collect()) == [1, 2, 77]
     with pytest.raises(LakeError, match="another process has changed it"):
         table_commit.replace_table(java, access, "current.fresh", [("id", "int")], rows, commit(None, first))

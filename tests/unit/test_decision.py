@@ -52,31 +52,55 @@ def _returned(value: Any) -> None:
     raise _ReturnError(value)
 
 
-class _Flags:
-    WHICH, FULL_REFRESH = "run", False
-
-
 @cache
 def _template(text: str) -> jinja2.Template:
     environment = jinja2.Environment(extensions=["jinja2.ext.do"], autoescape=False)
     return environment.from_string(text + "{{ cdc_decide(shown) }}")
 
 
+class _RefusedError(Exception):
+    """What the macro refuses."""
+
+
+class _Exceptions:
+    @staticmethod
+    def raise_compiler_error(message: str) -> None:
+        raise _RefusedError(message)
+
+
+class _This:
+    @staticmethod
+    def render() -> str:
+        return "current.public__t"
+
+
 def _rendered(
-    plan: TablePlan, target: Target | None, news: Facts, newest: int, found: Found | None = None, text: str = _MACRO
+    plan: TablePlan,
+    target: Target | None,
+    news: Facts,
+    newest: int,
+    found: Found | None = None,
+    text: str = _MACRO,
+    *,
+    full: bool = False,
 ) -> dict[str, Any]:
     """Return what the macro returns for a table, with the newest batch of the log when the model runs."""
     macros = {
         "cdc_existing": lambda: None,
-        "cdc_target_state": lambda _: target and asdict(target),
+        "cdc_target_state": lambda _: asdict(target) if target else {"snapshot": "11"},
         "cdc_news": lambda *_: asdict(news),
         "cdc_rows": lambda _: [[newest]],
         "cdc_log": lambda: "log",
+        "flags": {"WHICH": "run", "FULL_REFRESH": full},
+        "exceptions": _Exceptions,
+        "this": _This,
+        "var": lambda *_: None,
+        "return": _returned,
     }
     position = {"upto": int(_UPTO), "batch": _LAST.batch_id, "generation": _LAST.generation}
     shown = asdict(plan) | {"known": True, "position": position, "found": found and asdict(found)}
     with pytest.raises(_ReturnError) as ended:
-        _template(text).render({"flags": _Flags, "var": lambda *_: None, "return": _returned, "shown": shown, **macros})
+        _template(text).render({"shown": shown, **macros})
     value: dict[str, Any] = ended.value.args[0]
     return value
 
@@ -104,7 +128,9 @@ def test_a_model_that_runs_alone_decides_as_a_build() -> None:
         ("target.schema_id != plan.schema_id", "false"),
         ("news.control", "false"),
         ("not plan.segments[-1].key", "false"),
-        ("target.lsn > p.upto or target.batch > p.batch", "target.lsn >= p.upto"),
+        ("target.batch > p.batch or", "target.batch >= p.batch or"),
+        ("target.lsn > p.upto", "target.lsn >= p.upto"),
+        ("target.generation == p.generation and", ""),
     ],
 )
 def test_a_rule_that_differs_is_found(rule: str, planted: str) -> None:
@@ -121,10 +147,15 @@ def test_a_model_does_what_the_build_has_decided() -> None:
     assert (merged["action"], merged["target"], merged["news"]["n"]) == ("merge", asdict(target), 2)
 
 
-@pytest.mark.parametrize("ahead", [Target(7, 1, 3, "11", 6, 800), Target(7, 1, 3, "11", 5, 1601)])
+@pytest.mark.parametrize(
+    "ahead", [Target(7, 1, 3, "11", 6, 800), Target(7, 1, 3, "11", 5, 1601), Target(8, 2, 3, "11", 6, 800)]
+)
 def test_a_table_ahead_of_the_log_is_decided_when_its_model_runs(ahead: Target) -> None:
     assert decide(_PLAN, ahead, Facts(), _LAST, _UPTO) is None
     for found in (None, Found(ahead, None)):
         assert _rendered(_PLAN, ahead, Facts(), 6, found)["reason"] == "built further by another run"
+        with pytest.raises(_RefusedError, match=r"current\.public__t: another run has built it further"):
+            _rendered(_PLAN, ahead, Facts(), 6, found, full=True)
     if ahead.batch > _LAST.batch_id:
         assert _rendered(_PLAN, ahead, Facts(), 5)["reason"] == "the table is ahead of the log"
+        assert _rendered(_PLAN, ahead, Facts(), 5, full=True)["reason"] == "full refresh"

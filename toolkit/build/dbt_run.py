@@ -256,7 +256,6 @@ def _invoke(
 
 def _dbt(access: LakeAccess, arguments: list[str]) -> tuple[BaseException | None, list[Any]]:
     """Run dbt in this process. Return the error that stopped it, if any, and the results of the nodes."""
-    from toolkit.build import dbt_adapter
     from toolkit.build import models as models_sync
 
     runner = load(Library.DBT).dbtRunner
@@ -265,7 +264,6 @@ def _dbt(access: LakeAccess, arguments: list[str]) -> tuple[BaseException | None
         progress.stage("building", "models") as stage,
         contextlib.redirect_stdout(io.StringIO()),
         environment({"CDC_RUN_PLANNED": "1", **secrets}),
-        dbt_adapter.replacing(access),
     ):
 
         def note(event: Any) -> None:

@@ -75,7 +75,7 @@ def replace_table(
     """
     with _named(name):
         fields = ", ".join(f"{quote_spark(column)} {type_}" for column, type_ in columns)
-        transaction, base = _replacement(java, access, name, java.struct_type.fromDDL(fields), commit)
+        transaction, base = _replacement(java, access.lake.catalog, name, java.struct_type.fromDDL(fields), commit)
         append = transaction.newFastAppend()
         if rows.num_rows:
             append.appendFile(_written(java, access, transaction.table(), rows))
@@ -83,7 +83,7 @@ def replace_table(
         _commit_replacement(transaction, base, commit)
 
 
-def replace_by_query(spark: SparkSession, access: LakeAccess, name: str, query: str, commit: Commit) -> None:
+def replace_by_query(spark: SparkSession, catalog: str, name: str, query: str, commit: Commit) -> None:
     """Create or replace `namespace.table` with the result of a query, as `replace_table` does.
 
     The session's settings give the commit its summary, as with each write of Spark.
@@ -93,7 +93,7 @@ def replace_by_query(spark: SparkSession, access: LakeAccess, name: str, query: 
     """
     java, rows = Java(spark), spark.sql(query)._jdf.queryExecution().analyzed()
     with _named(name):
-        transaction, base = _replacement(java, access, name, rows.schema().asNullable(), commit)
+        transaction, base = _replacement(java, catalog, name, rows.schema().asNullable(), commit)
     # The plan that Spark itself makes for the rows of CREATE OR REPLACE TABLE AS SELECT.
     none, append = java.option.empty(), java.append_data
     relation = java.relation.create(java.spark_table(transaction.table()), none, none)
@@ -153,21 +153,21 @@ def _named(name: str) -> Iterator[None]:
         raise LakeError(f"writing {name}: {error.strerror or error}; run `cdc build` again") from None
 
 
-def _replacement(java: Java, access: LakeAccess, name: str, struct: Any, commit: Commit) -> tuple[Any, Any]:
+def _replacement(java: Java, catalog: str, name: str, struct: Any, commit: Commit) -> tuple[Any, Any]:
     """Begin a transaction that creates the table, or replaces the table snapshot that the commit expects.
 
     Return it with the metadata that it replaces; None for a new table.
     """
-    catalog = java.session.sessionState().catalogManager().catalog(access.lake.catalog).icebergCatalog()
+    tables = java.session.sessionState().catalogManager().catalog(catalog).icebergCatalog()
     namespace, _, table = name.partition(".")
     identifier, schema = java.table_identifier.of(_texts(java, namespace, table)), java.schema_util.convert(struct)
-    if not catalog.tableExists(identifier):
+    if not tables.tableExists(identifier):
         _require(name, None, commit)
-        builder = catalog.buildTable(identifier, schema)
+        builder = tables.buildTable(identifier, schema)
         for key, value in commit.properties.items():
             builder = builder.withProperty(key, value)
         return builder.createTransaction(), None
-    operations = catalog.loadTable(identifier).operations()
+    operations = tables.loadTable(identifier).operations()
     base = operations.current()
     current = base.currentSnapshot()
     _require(name, None if current is None else current.snapshotId(), commit)

@@ -107,10 +107,10 @@ def decide(plan: TablePlan, target: Target | None, news: Facts, last: BatchRecor
         return Decision(BuildAction.SKIP, "dropped at the source")
     if target is None:
         return Decision(BuildAction.REBUILD, "no table with a position")
+    if target.batch > last.batch_id or (target.generation == last.generation and target.lsn > upto):
+        return None
     if (target.relid, target.generation) != (plan.relid, last.generation):
         return Decision(BuildAction.REBUILD, "another table had this name")
-    if target.batch > last.batch_id or target.lsn > upto:
-        return None
     if target.schema_id != plan.schema_id:
         return Decision(BuildAction.REBUILD, f"schema version {plan.schema_id}")
     if not news.n:

@@ -194,7 +194,7 @@ class _Comparing:
                 continue
             made[relid] = self.built.get(relid) or applied(self.access, self.live[relid])
             if made[relid].exists and self.since.outdates(relid, made[relid].build):
-                reason = "it was built to an earlier LSN while the check was taken, by another run of dbt"
+                reason = "it was put back to an earlier LSN while the check was taken, by another process"
                 found.append(replace(self._named(self.live[relid]), reason=reason, remedy="cdc check"))
                 continue
             shape = misshapen(self.live[relid], made[relid])

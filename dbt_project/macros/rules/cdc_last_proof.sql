@@ -4,8 +4,8 @@
   {% if not plan.known %}{% do return(none) %}{% endif %}
   {% set rows = cdc_rows("select lsn, 's' || snapshot_id from " ~ proofs ~ " where relid = " ~ relid
       ~ " and relation is not null and startswith(tag, 'proven_g" ~ plan.position.generation ~ "_')") %}
-  {% set target = cdc_target_state(history) if rows else none %}
-  {% if target is none %}{% do return(none) %}{% endif %}
+  {% set target = cdc_target_state(history) if rows else {} %}
+  {% if target.batch is not defined %}{% do return(none) %}{% endif %}
   {% set lsn, news = rows[0][0] | int, cdc_news(plan, target) %}
   {% set ours = (target.relid, target.generation) == (plan.relid, plan.position.generation) %}
   {% set reached = target.lsn >= lsn or not news.n or news.low >= lsn %}

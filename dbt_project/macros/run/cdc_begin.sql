@@ -1,5 +1,8 @@
 {% macro cdc_begin() %}
   {% if execute and flags.WHICH in ['run', 'build', 'test'] %}
+    {% if adapter.cdc_replace is not defined and flags.WHICH != 'test' %}
+      {% do exceptions.raise_compiler_error("the plugin of cdc-toolkit is not installed in the Python environment of this dbt, so no table can be replaced safely; install cdc-toolkit there, or run cdc build") %}
+    {% endif %}
     {# `cdc build` provides the plans that it runs; a plain run uses those of the newest batch. #}
     {% if not env_var('CDC_RUN_PLANNED', '') %}
       {% if var('as_of_lsn', none) is not none %}
