@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -75,13 +76,28 @@ def _orphaned(folder: Path, *words: str) -> int:
             while set(folder.glob(metadata)) == known:
                 assert running.poll() is None, running.communicate()
                 time.sleep(0.001)
-            os.kill(jvm, signal.SIGSTOP)
+            _stop(jvm)
+            catalog.execute("pragma busy_timeout = 0")
+            catalog.execute("update iceberg_tables set metadata_location = metadata_location")
+            while catalog.in_transaction:
+                try:
+                    catalog.execute("commit")
+                except sqlite3.OperationalError:  # stopped in a read, the JVM would lock out every other process
+                    os.kill(jvm, signal.SIGCONT)
+                    time.sleep(0.001)
+                    _stop(jvm)
             os.kill(running.pid, signal.SIGKILL)
         running.wait()
         for pipe in (running.stdout, running.stderr):
             assert pipe is not None
             pipe.close()
     return jvm
+
+
+def _stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize(

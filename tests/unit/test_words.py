@@ -25,6 +25,7 @@ IN_TESTS = re.compile(r"\bdoubtful\b|\"healed\"|\"nobody\"|'nobody'|snapshot\.he
 FOLDERS = {"toolkit": "py", "sql": "sql", "dbt_project": "sql", "notebooks": "ipynb", "tests": "py"}
 FILES = [path for folder, ext in FOLDERS.items() for path in sorted((ROOT / folder).rglob(f"*.{ext}"))]
 FILES.remove(Path(__file__))
+FILES.append(ROOT / "dbt_cdc_toolkit.py")
 FILES += [*sorted((ROOT / "dbt_project").rglob("*.yml")), *sorted((ROOT / "toolkit" / "scaffold").rglob("*.toml"))]
 
 
