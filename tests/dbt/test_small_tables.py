@@ -187,8 +187,15 @@ def test_tables_built_together_are_what_their_models_make(built: Lake) -> None:
         check_history(built, source, table)
 
 
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        pytest.param("delete from {name} where b = 2", [0, 1, 3, 4, 50], id="rows deleted"),
+        pytest.param("insert into {name} select * from {name} where b = 2", [0, 1, 2, 2, 3, 4, 50], id="rows added"),
+    ],
+)
 def test_a_table_that_another_process_changes_is_left_to_its_model(
-    built: Lake, monkeypatch: pytest.MonkeyPatch
+    built: Lake, monkeypatch: pytest.MonkeyPatch, change: str, kept: list[int]
 ) -> None:
     source, keyed = Source(), _keyed(301)
     source.baseline(keyed, first=True)
@@ -203,7 +210,7 @@ def test_a_table_that_another_process_changes_is_left_to_its_model(
     def read_and_change(config: Any, table: str, snapshot_id: int) -> Any:
         rows = read(config, table, snapshot_id)
         if table == name:
-            built.spark.sql(f"delete from {name} where b = 2")
+            built.spark.sql(change.format(name=name))
         return rows
 
     monkeypatch.setattr(table_commit, "read_table", read_and_change)
@@ -211,7 +218,7 @@ def test_a_table_that_another_process_changes_is_left_to_its_model(
     built.build()
     assert run_of_dbt(built) != before
     found = sorted(row[0] for row in built.spark.sql(f"select b from {name}").collect())
-    assert found == [0, 1, 3, 4, 50], "the change of the other process stays, for a check to find"
+    assert found == kept, "the change of the other process stays, for a check to find"
     old = reads.snapshot_id(built.config.lake_access, name)
     assert old is not None
     with pytest.raises(LakeError, match="another process has changed it"):

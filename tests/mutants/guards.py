@@ -450,13 +450,6 @@ GUARDS = (
         f"{_SMALL}test_what_is_not_small_or_not_known_is_left_to_its_model",
     ),
     Guard(
-        "no change of another process is overwritten",
-        "toolkit/lake/table_commit.py",
-        "change.validateFromSnapshot(commit.since).validateNoConflictingData()",
-        "change",
-        "tests/dbt/test_small_tables.py::test_a_table_that_another_process_changes_is_left_to_its_model",
-    ),
-    Guard(
         "a table that keeps texts is left to a scan by Spark",
         "toolkit/lake/small_lines.py",
         " or rows.column(positions[texts]).null_count != rows.num_rows",

@@ -9,6 +9,7 @@ _PROMOTION = "tests/postgres/test_promotion.py::test_trap_027_a_synchronized_slo
 _CLOCK = "tests/unit/test_clock.py::"
 _JVM = "tests/unit/test_jvm_end.py::test_each_command_names_a_jvm_that_was_killed"
 _REBUILD = "tests/dbt/test_rebuild.py::"
+_OTHERS = "tests/dbt/test_small_tables.py::test_a_table_that_another_process_changes_is_left_to_its_model"
 _MERGED = "tests/dbt/test_merge.py::test_merges_into_a_large_table_equal_a_full_rebuild"
 _NEW_KEY = "tests/postgres/test_new_key.py::test_a_new_key_loses_no_ddl"
 
@@ -19,6 +20,20 @@ GUARDS_OF_FAULTS = (
         "any(b.slot == left.name and b.tick is None for b in",
         "any(True for b in",
         "tests/postgres/test_handover_killed.py::test_a_slot_that_the_log_never_read_stays",
+    ),
+    Guard(
+        "no rows that another process adds are overwritten",
+        "toolkit/lake/table_commit.py",
+        ".validateNoConflictingData()",
+        "",
+        _OTHERS,
+    ),
+    Guard(
+        "no rows that another process deletes come back",
+        "toolkit/lake/table_commit.py",
+        ".validateNoConflictingDeletes()",
+        "",
+        _OTHERS,
     ),
     Guard(
         "a merge reads each range of changed keys",
