@@ -64,14 +64,15 @@ def rest_catalog(
 
 
 @contextlib.contextmanager
-def hive_metastore(folder: Path, warehouse: str) -> Iterator[dict[str, object]]:
+def hive_metastore(folder: Path, warehouse: str, *, keeps_types: str = "false") -> Iterator[dict[str, object]]:
     """A Hive metastore over a database in `folder`, which ends with the block. All of its jars are Spark's."""
     if shutil.which("javac") is None:
         pytest.skip("a JDK is not installed: there is no Hive metastore to test with")
     options = [f"-Dderby.stream.error.file={folder / 'derby.log'}", "-Dlog4j2.level=ERROR"]
     program = ["-cp", f"{_SPARK}/*", str(_METASTORE), str(folder), warehouse]
     command = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", *options, *program]
-    with support_java.served(command, {"HOME": os.environ["HOME"]}, folder / "metastore.log") as running:
+    variables = {"HOME": os.environ["HOME"], "SERVER_KEEPS_TYPES": keeps_types}
+    with support_java.served(command, variables, folder / "metastore.log") as running:
         yield {"type": "hive", "uri": running.address.replace("http:", "thrift:"), "properties": {}}
 
 

@@ -19,6 +19,8 @@ public final class HiveMetastore {
         conf.set("datanucleus.connectionPoolingType", "HikariCP");
         conf.set("hive.metastore.schema.verification", "false");
         conf.set("hive.metastore.warehouse.dir", arguments[1]);
+        conf.set("hive.metastore.disallow.incompatible.col.type.changes",
+            System.getenv().getOrDefault("SERVER_KEEPS_TYPES", "false"));
         TxnDbUtil.prepDb(conf); // the tables of locks, which the metastore makes in Hive's own tests only
         HiveMetaStore.HMSHandler handler = new HiveMetaStore.HMSHandler("metastore", conf, false);
         int port = Integer.parseInt(System.getenv().getOrDefault("SERVER_PORT", "0"));

@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support_catalogs import lake_section, rest_classpath, store_servers
+from tests.support_catalogs import hive_metastore, lake_section, rest_classpath, store_servers
 from tests.support_shop import Shop
 from toolkit.lake import reads, table_commit
+from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.session import own_session, stop_session
 from toolkit.values import config as configuration
 from toolkit.values.errors import LakeError
@@ -62,3 +63,11 @@ def test_a_late_replacement_takes_nothing_back(access: LakeAccess, monkeypatch: 
     assert sorted(row[0] for row in spark.table(_NAME).collect()) == [1, 2, 77]
     with pytest.raises(LakeError, match="another process has changed it"):
         table_commit.replace_table(java, access, "current.fresh", [("id", "int")], rows, commit(None, first))
+
+
+def test_a_metastore_that_keeps_the_types_of_columns_is_refused(tmp_path: Path) -> None:
+    """A replacement whose first column is a number, where it was a text, failed with an unknown state."""
+    with hive_metastore(tmp_path, str(tmp_path / "lake" / "warehouse"), keeps_types="true") as section:
+        Shop(tmp_path, "dbname=none", dict(section))
+        with pytest.raises(LakeError, match=r"set hive\.metastore\.disallow\.\S+ = false in its configuration"):
+            open_catalog(configuration.load(str(tmp_path / "cdc.toml")).lake_access).prepare()

@@ -60,10 +60,10 @@ class AnyCatalog:
         return _opened[key]
 
     def prepare(self) -> None:
-        """Ask the catalog for a view.
+        """Ask the catalog for a view, and a metastore for a setting.
 
         Raises:
-            LakeError: it cannot be reached, refuses this user, or has no views.
+            LakeError: it cannot be reached, refuses this user, has no views, or keeps the types of columns.
         """
         try:
             self.tables(self._access.names.raw, "VIEW")
@@ -72,6 +72,19 @@ class AnyCatalog:
                 f"the catalog {self.where} does not offer views, and `published` needs them; use another catalog, or"
                 ' set view-endpoints-supported = "true" in [lake.properties] if it has them'
             ) from None
+        if self._properties["type"] == CatalogKind.HIVE:
+            self._require_changeable()
+
+    def _require_changeable(self) -> None:
+        from toolkit.lake.hive_catalog import KEEPS_TYPES, ViewsOfHive
+
+        with self._asked("reading a setting"):
+            kept = isinstance(self._catalog, ViewsOfHive) and self._catalog.keeps_types()
+        if kept:
+            raise LakeError(
+                f"the metastore {self.where} keeps the types of columns, so tables could not follow ALTER TABLE;"
+                f" set {KEEPS_TYPES} = false in its configuration, and start it again"
+            )
 
     # -- reading -------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,9 @@ _KIND = "table_type"  # the parameter of an entry that says whether it is a tabl
 _VIEW = "iceberg-view"
 #: pyiceberg has no limit. A metastore whose own database is gone may keep a connection open without an answer.
 _ANSWER_SECONDS = 120.0
+#: A setting of the metastore, which compares columns by their place. With it, no table follows a column that is dropped
+#: or gets another type.
+KEEPS_TYPES = "hive.metastore.disallow.incompatible.col.type.changes"
 
 
 class _LimitedClient(threading.local, _HiveClient):
@@ -58,6 +61,11 @@ class ViewsOfHive(HiveCatalog):
             property_as_bool(properties, HIVE_KERBEROS_AUTH, HIVE_KERBEROS_AUTH_DEFAULT),
             properties.get(HIVE_KERBEROS_SERVICE_NAME, HIVE_KERBEROS_SERVICE_NAME_DEFAULT),
         )
+
+    def keeps_types(self) -> bool:
+        """Return whether the metastore refuses columns of other types than a table had at the same places."""
+        with self._client as client:
+            return str(client.get_config_value(KEEPS_TYPES, "true")).lower() == "true"
 
     def list_views(self, namespace: str | tuple[str, ...]) -> list[tuple[str, ...]]:
         """List the views of a namespace; none if there is no such namespace."""
