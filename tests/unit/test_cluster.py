@@ -99,6 +99,18 @@ def test_the_secret_of_a_cluster_is_in_no_profile_of_dbt(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.parametrize("process", ["driver", "executor"])
+def test_a_garbage_collector_of_the_configuration_is_the_only_one(tmp_path: Path, process: str) -> None:
+    """A JVM that is given two does not start."""
+
+    def options(extra: str) -> str:
+        given = {"spark.master": "yarn", f"spark.{process}.extraJavaOptions": extra}
+        return spark_settings(Config(root=tmp_path, spark=given).lake_access)[f"spark.{process}.defaultJavaOptions"]
+
+    assert "-XX:+UseParallelGC" in options("-Da=b")
+    assert "-XX:+UseParallelGC" not in options("-Da=b -XX:+UseG1GC") and "-Duser.timezone=UTC" in options("")
+
+
 def test_the_python_of_executors_is_named_by_the_settings(tmp_path: Path) -> None:
     def python(master: str, **spark: str) -> str:
         config = Config(root=tmp_path, spark={"spark.master": master, **spark})

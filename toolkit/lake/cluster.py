@@ -30,6 +30,12 @@ _AUTHENTICATE = "spark.authenticate"
 AUTHENTICATION_SECRET = "spark.authenticate.secret"
 _PYTHON = ("spark.pyspark.python", "spark.executorEnv.PYSPARK_PYTHON")
 _WAIT_SECONDS = 120.0  # for executors, whose machines or images may have to start
+#: Commands end within seconds or minutes, and most of the code that they run is not worth the optimizing compiler.
+#: These limits are ten times as high as the JVM's own.
+_COMPILED_LATE = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
+    " -XX:Tier4BackEdgeThreshold=400000"
+)
 _CAUSES = (
     (r"No module named '?([\w.]+)", "their Python lacks the module {}; install cdc-toolkit and what it needs there"),
     (r'Cannot run program "([^"]+)"', "they have no program {}; set spark.executorEnv.PYSPARK_PYTHON to their Python"),
@@ -52,6 +58,12 @@ def is_open(access: LakeAccess) -> bool:
     return is_standalone(access) and access.spark.get(_AUTHENTICATE, "").lower() == "false"
 
 
+def java_options(access: LakeAccess, process: str) -> str:
+    """Return the options of a `driver` or `executor`. A JVM with two garbage collectors does not start."""
+    chosen = re.search(r"-XX:\+Use\w+GC\b", access.spark.get(f"spark.{process}.extraJavaOptions", ""))
+    return f"-Duser.timezone=UTC {'' if chosen else '-XX:+UseParallelGC '}{_COMPILED_LATE}"
+
+
 def security_settings(access: LakeAccess) -> dict[str, str]:
     """Return the settings by which Spark's processes trust each other, and encrypt what they send to other machines."""
     settings = {} if is_open(access) else {_AUTHENTICATE: "true"}
@@ -66,7 +78,7 @@ def executor_settings(access: LakeAccess) -> dict[str, str]:
     if not is_cluster(access):
         return {}
     return {
-        "spark.executor.defaultJavaOptions": "-Duser.timezone=UTC",
+        "spark.executor.defaultJavaOptions": java_options(access, "executor"),
         "spark.python.daemon.module": "toolkit.lake.executor_daemon",
     }
 

@@ -40,13 +40,6 @@ _TASK_BYTES = 256 << 20  # heap that one task may need
 _REDACTED = r"(?i)secret|password|token|(access|account)[.-]?key|credential|\.header\."
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
-#: Commands end within seconds or minutes, and most of the code that they run is not worth the optimizing compiler.
-#: These limits are ten times as high as the JVM's own.
-_COMPILED_LATE = (
-    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
-    " -XX:Tier4BackEdgeThreshold=400000"
-)
-
 _lock = threading.RLock()
 _current: dict[str, Any] = {}  # "session", the "settings" that it was made with, and "own"
 
@@ -64,8 +57,8 @@ def spark_settings(access: LakeAccess) -> dict[str, str]:
         "spark.driver.memory": _HEAP,
         **jars_of(access),
         "spark.driver.defaultJavaOptions": (
-            f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dderby.stream.error.file=/dev/null -Duser.timezone=UTC"
-            f" -XX:+UseParallelGC {_COMPILED_LATE}"
+            f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dderby.stream.error.file=/dev/null"
+            f" {cluster.java_options(access, 'driver')}"
         ),
         "spark.hadoop.fs.permissions.umask-mode": "077",  # Hadoop sets modes itself, whatever the umask of the process
         "spark.ui.enabled": "false",
