@@ -3,7 +3,7 @@
 One thread drives all sessions, so that a seed replays; what would wait for a lock gives up instead. Between any two
 steps nothing commits, so a SELECT there shows exactly what is committed below the WAL's end.
 
-`said` has what a life did, a line each: `a: STATEMENT;` of session a, `doubtful: TABLE, ...` (tables that may be
+`said` has what a life did, a line each: `a: STATEMENT;` of session a, `unverified: TABLE, ...` (tables that may be
 stale from there on), and whatever its keeper adds. `Life.follow` does such a line again.
 
 Tables move between `life`, `near` and `far`, of which the last is not captured; their names are their own in all of
@@ -69,7 +69,7 @@ class Table:
 
 
 class Life:
-    """`doubtful` are tables that may be stale from now on: something was tried on them that sends no row events."""
+    """`unverified` are tables that may be stale from now on: something was tried on them that sends no row events."""
 
     def __init__(self, conninfo: str, dice: random.Random, kind: Kind, sessions: int) -> None:
         self.dice = dice
@@ -77,7 +77,7 @@ class Life:
         self.conninfo = conninfo
         self.connect(sessions)
         self.said: list[str] = []
-        self.doubtful: set[int] = set()
+        self.unverified: set[int] = set()
         self.partial = False  # the publication sent less than everything for a while
         self.done = 0
         self.number = 0
@@ -161,17 +161,17 @@ class Life:
 
     def follow(self, word: str, rest: str) -> None:
         """Do what a line of `said` says."""
-        if word == "doubtful":
-            self._doubt(t for t in self.tables() if t.name in rest.split(", "))
+        if word == "unverified":
+            self._unverify(t for t in self.tables() if t.name in rest.split(", "))
         else:
             self._say(_LETTERS.index(word), rest.removesuffix(";"))
 
-    def _doubt(self, tables: Iterable[Table]) -> None:
+    def _unverify(self, tables: Iterable[Table]) -> None:
         found = list(tables)
         # What is done to a root, or a parent, is done to all below.
         found += [t for t in self.tables() if t not in found and t.family and t.family in {f.family for f in found}]
-        self.doubtful |= {table.relid for table in found}
-        self.said.append(f"doubtful: {', '.join(table.name for table in found)}")
+        self.unverified |= {table.relid for table in found}
+        self.said.append(f"unverified: {', '.join(table.name for table in found)}")
 
     def _say(self, letter: int, statement: str) -> None:
         self.said.append(f"{_LETTERS[letter]}: {statement};")
@@ -319,7 +319,7 @@ class Life:
             return [self._moved(table)]
         chance = dice.random()
         if chance < 0.06:
-            self._doubt([table])
+            self._unverify([table])
             return self._identity(table, column)
         if chance < 0.09:
             others = [t.name for t in tables if t.kind == "r" and not t.family]
@@ -330,15 +330,15 @@ class Life:
         if chance < 0.11:
             if not any("pair" in kind for _, kind in table.columns):
                 return [f"alter table {name} add column {self._new('c')} pair default '(1,a)'"]
-            self._doubt(other for other in tables if any("pair" in k for _, k in other.columns))
+            self._unverify(other for other in tables if any("pair" in k for _, k in other.columns))
             return [f"alter type pair add attribute {self._new('z')} int"]
         chance = dice.random()
         if chance < 0.08:
-            self._doubt([table])
+            self._unverify([table])
             return [dice.choice(silent)]
         if chance < 0.14:
             # A label that is renamed may tell rows apart.
-            self._doubt(other for other in tables if any("mood" in k for _, k in other.columns))
+            self._unverify(other for other in tables if any("mood" in k for _, k in other.columns))
             label, new = dice.choice(self._labels()), self._new("l")
             return [
                 dice.choice(
@@ -349,7 +349,7 @@ class Life:
             return self._parts(tables)
         statement = dice.choice(exact)
         if statement.endswith("type bigint") and kind != "integer":
-            self._doubt([table])  # numeric to bigint rounds
+            self._unverify([table])  # numeric to bigint rounds
         return [statement]
 
     def _parts(self, tables: list[Table]) -> list[str]:
@@ -375,10 +375,10 @@ class Life:
         )
         if any(statement.endswith("concurrently") for statement in chosen):
             # Broken off, it has half detached the partition, and no trigger has fired for that.
-            self._doubt(other for other in tables if other.name in ("p", "p2"))
+            self._unverify(other for other in tables if other.name in ("p", "p2"))
         elif self.kind.by_name and "alter table p detach partition p1" in chosen:
             # The publication names its root only, and what is written until it is attached again is not sent.
-            self._doubt(other for other in tables if other.name == "p1")
+            self._unverify(other for other in tables if other.name == "p1")
         return chosen
 
     def _moved(self, table: Table) -> str:
@@ -387,7 +387,7 @@ class Life:
             return self.dice.choice(("alter schema near rename to near2", "alter schema near2 rename to near"))
         there = self.dice.choice(("life", "life", "near", "far"))
         if self.kind.by_schema and "far" in (table.schema, there):
-            self._doubt([table])
+            self._unverify([table])
         return f"alter table {table.name} set schema {there}"
 
     def _operations(self, tables: list[Table]) -> str | None:
@@ -396,7 +396,7 @@ class Life:
         whole = found is None or len(found[1]) == len(OPERATIONS)
         if found is None or self.dice.random() > (0.012 if whole else 0.4):
             return None
-        self._doubt(tables)
+        self._unverify(tables)
         some = [operation for operation in sorted(OPERATIONS) if not whole or self.dice.random() < 0.5]
         return f"alter publication {found[0]} set (publish = '{', '.join(some)}')"
 
@@ -411,7 +411,7 @@ class Life:
         except psycopg.errors.LockNotAvailable:
             return None
         if dice.random() < 0.8:
-            self._doubt([table])
+            self._unverify([table])
             gone = named.pop(table.name, None)
             if gone is None or dice.random() < 0.8:
                 reported = dice.choice((column, *table.key))

@@ -290,7 +290,7 @@ class Round:
             assert table is not None
             if doubt is not None:
                 # A root's partitions come and go without row events; a table is born before it has triggers, or unsent.
-                allowed = relid in self.life.doubtful or (table.kind == "p" and self.life.kind.by_roots)
+                allowed = relid in self.life.unverified or (table.kind == "p" and self.life.kind.by_roots)
                 allowed |= (self.life.kind.logged or self.life.partial) and doubt == "no baseline"
                 # Of a table that is being made, the life has no record; `recorded` asks the server what is sent.
                 allowed |= self.life.partial and bool(re.search(_OF_PUBLICATION, doubt))

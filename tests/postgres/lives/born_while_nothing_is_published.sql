@@ -7,7 +7,7 @@ setup: create table life.t (id int primary key, v text);
 setup: insert into life.t values (1, 'x');
 a: update t set v = 'y';
 drain: 10
-doubtful: t
+unverified: t
 b: alter publication cdc set (publish = '');
 drain: 10
 a: create table born (id int primary key);

@@ -11,7 +11,7 @@ drain: 10
 b: begin;
 b: truncate t;
 b: prepare transaction 'g1';
-doubtful: t, u
+unverified: t, u
 a: alter publication theirs set (publish = 'insert');
 a: insert into u values (2);
 drain: 10

@@ -12,7 +12,7 @@ setup: create publication theirs for tables in schema life, near with (publish_v
 a: insert into t values (1, 'x');
 a: begin;
 a: update p set v = null where id = 7;
-doubtful: p, p2
+unverified: p, p2
 b: set statement_timeout = '200ms';
 b: alter table p detach partition p2 concurrently;
 b: reset statement_timeout;

@@ -10,7 +10,7 @@ setup: create table life.p2 partition of life.p for values from (5) to (100);
 setup: insert into life.p select i, i, 'p' from generate_series(1, 9) as i;
 a: insert into t values (1, 'x');
 drain: 10
-doubtful: p1
+unverified: p1
 a: alter table p detach partition p1;
 b: update p1 set v = 'x' where id = 3;
 drain: 10

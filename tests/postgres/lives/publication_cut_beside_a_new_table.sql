@@ -10,7 +10,7 @@ drain: 10
 a: begin;
 a: create table born (id int primary key);
 a: insert into born values (1);
-doubtful: t
+unverified: t
 b: alter publication cdc set (publish = 'delete, truncate');
 a: commit;
 drain: 10

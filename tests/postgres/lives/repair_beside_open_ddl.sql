@@ -25,7 +25,7 @@ c: rollback;
 c: begin;
 c: update t set c = 6 where id = 2;
 b: insert into t values (7, 'seven', 8);
-doubtful: t
+unverified: t
 b: alter table t alter c type bigint using c + 1;
 c: commit;
 b: alter table t alter c type numeric using c + 1;
