@@ -62,10 +62,29 @@ def test_rows_arrive_as_they_were_decoded(spark: SparkSession, lake: Config, com
 
 
 def test_a_worker_is_started_once_for_all_of_its_calls(spark: SparkSession) -> None:
-    slots, schema = spark.sparkContext.defaultParallelism, pa.schema([("number", pa.int64()), ("worker", pa.int64())])
-    rows = run_in_tasks(spark, 3 * slots, lambda number: {"number": number, "worker": os.getpid()}, schema, "counting")
-    assert sorted(row.number for row in rows) == list(range(3 * slots))
-    assert len({row.worker for row in rows}) <= slots
+    slots = spark.sparkContext.defaultParallelism
+    found = run_in_tasks(spark, range(3 * slots), lambda number: (number, os.getpid()), "counting")
+    assert [number for number, _ in found] == list(range(3 * slots))
+    assert len({worker for _, worker in found}) <= slots
+
+
+def test_a_worker_receives_its_own_inputs_only(spark: SparkSession) -> None:
+    """An input is unpickled in the worker that is called with it."""
+    slots = spark.sparkContext.defaultParallelism
+    found = run_in_tasks(spark, [_Counted() for _ in range(3 * slots)], lambda _: _Counted.unpickled, "counting")
+    assert max(found) <= 3
+
+
+class _Counted:
+    """Counts in its class how many were unpickled in this process."""
+
+    unpickled = 0
+
+    def __setstate__(self, state: object) -> None:
+        _Counted.unpickled += 1
+
+    def __getstate__(self) -> object:
+        return 1
 
 
 def test_a_changed_row_is_noticed(spark: SparkSession, commit: Commit) -> None:

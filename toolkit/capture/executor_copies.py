@@ -6,13 +6,9 @@ The driver sends no password. Executors find the password where libpq looks on t
 
 from __future__ import annotations
 
-import json
 import socket
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from toolkit.capture.copy_workers import Copied, Report, Task, copy
 from toolkit.lake.cluster import ask_executors, is_cluster
@@ -35,7 +31,6 @@ if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
     from toolkit.values.source_access import SourceAccess
 
-_COPIED = pa.schema([("place", pa.string()), ("rows", pa.string()), ("refused", pa.string())])
 _VARIABLE = "spark.executorEnv.PGPASSWORD"
 
 
@@ -76,29 +71,22 @@ class ExecutorCopier:
         Raises:
             CdcError: the task has failed as often as Spark tries it.
         """
-        (row,) = run_in_tasks(self._spark, 1, _call(self._copy, task), _COPIED, "copying on an executor")
-        rows = {int(relid): count for relid, count in json.loads(row.rows).items()}
-        refused = {int(relid): (reason, moved) for relid, (reason, moved) in json.loads(row.refused).items()}
-        self._report(sum(rows.values()), sum(item.piece.bytes for item in task.items))
-        return Copied(task.at(row.place), rows, refused)
+        (copied,) = run_in_tasks(self._spark, [task], self._copy, "copying on an executor")
+        self._report(sum(copied.rows.values()), sum(item.piece.bytes for item in task.items))
+        return copied
 
     def stop(self) -> None:
         """Do nothing: Spark ends what it runs with its session."""
 
 
-def _call(function: Callable[[Task], dict[str, Any]], task: Task) -> Callable[[int], dict[str, Any]]:
-    return lambda _: function(task)
-
-
 def _copy(
     delivery: Delivery, source: SourceConfig, cut: Cut, target: FileTarget, seconds: float, once: bool, task: Task
-) -> dict[str, Any]:
+) -> Copied:
     """Copy one task; this runs on an executor. Another attempt at the same task writes another file."""
     delivery.require_same_code()
     own = task if once else task.at(attempt_place(task.place))
     with reader(source, cut) as conn:
-        done = copy(conn, cut, own, target, seconds, lambda _rows, _size: None)
-    return {"place": own.place, "rows": json.dumps(done.rows), "refused": json.dumps(done.refused)}
+        return copy(conn, cut, own, target, seconds, lambda _rows, _size: None)
 
 
 def _examine(delivery: Delivery, source: SourceConfig, server: str) -> str | None:

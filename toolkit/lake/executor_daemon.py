@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pyiceberg.io.pyarrow  # noqa: F401, TID253
-from pyspark.daemon import manager  # noqa: TID253
 
-import toolkit.lake.executors
-import toolkit.lake.worker_daemon  # noqa: F401
+from toolkit.lake import worker_daemon
 from toolkit.values.installed_code import code_identity
 
 if __name__ == "__main__":
     code_identity()  # before the forks, which then know it
-    manager()  # type: ignore[no-untyped-call]
+    worker_daemon.run()

@@ -27,6 +27,8 @@ _FIELD_ID = b"PARQUET:field_id"
 _GROUP_BYTES = 48 << 20
 #: Images and positions rarely repeat. All other columns are nearly constant in a copy.
 _DICTIONARY = [name for name in EVENT_SCHEMA.names if name not in ("new", "old", "ordinal", "lsn", "payload")]
+#: The least and the largest value of an image's cells, or of a payload, would help no reader.
+_STATISTICS = [field.name for field in EVENT_SCHEMA if not pa.types.is_list(field.type) and field.name != "payload"]
 
 
 def field_ids(schema: Schema) -> dict[str, int]:
@@ -78,7 +80,13 @@ class EventsFile:
         self.rows = 0
         self._file = storage.create(location, target.properties)
         self._writer = pq.ParquetWriter(
-            self._file, self._schema, compression="zstd", compression_level=1, use_dictionary=_DICTIONARY, version="2.6"
+            self._file,
+            self._schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=_DICTIONARY,
+            write_statistics=_STATISTICS,
+            version="2.6",
         )
 
     def write(self, batch: pa.RecordBatch) -> None:

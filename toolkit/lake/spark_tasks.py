@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from toolkit.values import errors
 from toolkit.values.errors import CdcError, LakeError
@@ -14,16 +12,18 @@ from toolkit.values.errors import CdcError, LakeError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+T = TypeVar("T")
+R = TypeVar("R")
 
-def run_in_tasks(
-    spark: SparkSession, count: int, work: Callable[[int], Mapping[str, Any]], schema: pa.Schema, doing: str
-) -> list[Any]:
-    """Call `work` with each number below `count`, in as many tasks as run at a time. Return the row of each call.
 
-    A worker is started once for all of its calls: to start it takes half as long as to decode what a call decodes.
+def run_in_tasks(spark: SparkSession, inputs: Sequence[T], work: Callable[[T], R], doing: str) -> list[R]:
+    """Call `work` with each input, in as many tasks as run at a time. Return what the calls return, in that order.
 
-    A cluster may run a task again, and even twice at a time. The row of one attempt is returned, and the files of the
-    others are not used. Each attempt therefore writes to its own `attempt_place`.
+    A worker is started once for all of its calls: to start it takes half as long as to decode what a call decodes. It
+    receives `work` and its own inputs only.
+
+    A cluster may run a task again, and even twice at a time. The result of one attempt is returned, and the files of
+    the others are not used. Each attempt therefore writes to its own `attempt_place`.
 
     This is not a Python Data Source: each planning step of a data source keeps its own daemon and worker alive in every
     session. Those are five pairs, which need more memory than a batch and add a second to the first commit.
@@ -33,17 +33,10 @@ def run_in_tasks(
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import from_arrow_schema
 
-    def run(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                yield pa.RecordBatch.from_pylist([dict(work(number))], schema=schema)
-
-    slots = min(count, spark.sparkContext.defaultParallelism)
-    frame = spark.range(0, count, 1, slots).mapInArrow(run, from_arrow_schema(schema))
+    context = spark.sparkContext
     try:
-        return frame.collect()
+        return context.parallelize(inputs, min(len(inputs), context.defaultParallelism)).map(work).collect()
     except (Py4JError, PySparkException) as error:
         raise _refusal(doing, error) from None
 

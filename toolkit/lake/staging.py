@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
 
 DECODE = "toolkit.decode.rows:decode_rows"
-_WRITTEN = pa.schema([("place", pa.string()), ("rows", pa.int64()), ("others", pa.binary())])
 
 
 def commit_batch(
@@ -98,13 +97,11 @@ def _write_by_spark(
     """Run one task of Spark for each part and its place."""
     once = runs_once(spark)
 
-    def write(number: int) -> dict[str, Any]:
-        part, place = parts[number]
-        made = writer(part, place if once else attempt_place(place))
-        return {"place": made.place, "rows": made.rows, "others": made.others}
+    def write(given: tuple[Part, str]) -> Written:
+        part, place = given
+        return writer(part, place if once else attempt_place(place))
 
-    rows = run_in_tasks(spark, len(parts), write, _WRITTEN, f"committing batch {record.batch_id}")
-    return [Written(row.place, row.rows, bytes(row.others)) for row in rows]
+    return run_in_tasks(spark, parts, write, f"committing batch {record.batch_id}")
 
 
 def _events(stream: bytes) -> Iterator[Event]:

@@ -39,7 +39,7 @@ from toolkit.values.names import qualified, quote_postgres
 from toolkit.values.table import TableVersion
 
 _log = logger(__name__)
-_BLOCK_BYTES = 4 << 20
+_BLOCK_BYTES = 1 << 20  # what the processor's cache holds beside the arrays made of it
 
 
 class TableRefused(CdcError):
@@ -178,7 +178,7 @@ def snapshot_batches(
     images: Images | None = None,
     lock_seconds: float = 30.0,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the published rows of `table` as batches of `EVENT_SCHEMA`, about 4 MiB of text each.
+    """Yield the published rows of `table` as batches of `EVENT_SCHEMA`, about 1 MiB of text each.
 
     Args:
         conn: a session of `reader`.
