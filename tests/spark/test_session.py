@@ -175,6 +175,34 @@ def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
     assert "toolkit.values.errors.LakeError: Spark did not start: " in _refusal(tmp_path, program)
 
 
+@pytest.mark.wide
+def test_two_commands_that_download_the_jars_at_the_same_time(tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from toolkit.lake import session
+from toolkit.values.config import Config
+session.own_session(Config(root=Path(sys.argv[1]), spark={"spark.jars.ivy": sys.argv[2]}).lake_access)
+session.stop_session()
+"""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path / name), str(tmp_path / "ivy")],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("one", "two")
+    ]
+    said = [process.communicate(timeout=300)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+
+
+def test_the_jars_are_where_the_lock_looks_for_them(spark: SparkSession) -> None:
+    loaded = spark._jvm.java.lang.System.getProperty("spark.repl.local.jars")  # type: ignore[union-attr]
+    assert "/.ivy2.5.2/jars/" in loaded
+    assert jars._IVY == "~/.ivy2.5.2"
+
+
 def test_a_jar_with_another_hash_starts_no_session(tmp_path: Path) -> None:
     program = "from toolkit.lake import jars; jars.PINNED = dict.fromkeys(jars.PINNED, '0' * 64)" + _JOB
     refused = _refusal(tmp_path, program)

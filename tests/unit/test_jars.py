@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,32 @@ def test_where_the_user_replaces_the_packages_nothing_is_judged(loaded: list[str
     path.write_text("another")
     _check(loaded, tmp_path, jars_packages="org.example:theirs:1.0")
     _check([], tmp_path, jars_packages="")
+
+
+def test_only_one_process_downloads_jars_at_a_time(tmp_path: Path) -> None:
+    """Bug: on a new machine, one of two commands that started Spark together failed, with "download failed"."""
+    settings = {"spark.jars.ivy": str(tmp_path / "ivy"), "spark.jars.packages": "org.example:one:1.0"}
+    entered = threading.Event()
+
+    def second() -> None:
+        with jars.one_download(settings):
+            entered.set()
+
+    thread = threading.Thread(target=second)
+    with jars.one_download(settings):
+        thread.start()
+        assert not entered.wait(0.5)
+        jar = tmp_path / "ivy" / "jars" / jars.file_name("org.example:one:1.0")
+        jar.parent.mkdir()
+        jar.touch()
+    assert entered.wait(10)
+    thread.join()
+    with jars.one_download(settings), jars.one_download(settings):  # nothing is left to download
+        pass
+
+
+@pytest.mark.parametrize("packages", ["", "not a package", "org.example:one:1.0"])
+def test_where_no_lock_can_be_made_spark_is_started_all_the_same(tmp_path: Path, packages: str) -> None:
+    (tmp_path / "file").touch()
+    with jars.one_download({"spark.jars.ivy": str(tmp_path / "file" / "ivy"), "spark.jars.packages": packages}):
+        pass

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -14,6 +16,8 @@ _LOCK = Path(__file__).with_name("jars.lock")
 PINNED: dict[str, str] = dict(
     line.split() for line in _LOCK.read_text(encoding="ascii").splitlines() if not line.startswith("#")
 )
+#: Where Spark keeps what it resolves, unless `spark.jars.ivy` says otherwise.
+_IVY = "~/.ivy2.5.2"
 #: What Spark would resolve with a jar of the lock file, although no class of that jar needs it at run time.
 _NOT_NEEDED = {
     "org.postgresql:postgresql": ("org.checkerframework:checker-qual",),
@@ -34,6 +38,29 @@ def settings_for(*artifacts: str) -> dict[str, str]:
     excluded = [other for name in artifacts for other in _NOT_NEEDED.get(name, ())]
     without = {"spark.jars.excludes": ",".join(excluded)} if excluded else {}
     return {"spark.jars.packages": ",".join(packages), **without}
+
+
+@contextmanager
+def one_download(settings: Mapping[str, str]) -> Iterator[None]:
+    """Hold a lock while Spark downloads jars: of two downloads of a jar at the same time, one fails.
+
+    Nothing is locked while all jars are there already.
+    """
+    folder = Path(settings.get("spark.jars.ivy") or _IVY).expanduser()
+    asked = list(filter(None, map(str.strip, settings["spark.jars.packages"].split(","))))
+
+    def complete() -> bool:
+        return all(name.count(":") == 2 and (folder / "jars" / file_name(name)).is_file() for name in asked)
+
+    with ExitStack() as locked:
+        if not complete():
+            with suppress(OSError):  # Spark then says why it cannot write there
+                folder.mkdir(parents=True, exist_ok=True)
+                file = locked.enter_context((folder / "cdc-toolkit.lock").open("ab"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+        if complete():
+            locked.close()
+        yield
 
 
 def require_pinned(jars: Iterable[str], settings: Mapping[str, str]) -> None:

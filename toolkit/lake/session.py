@@ -241,6 +241,7 @@ def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
             log_path.open("wb") as log,
             _submit_arguments(conf.getAll()) as arguments,
             environment(arguments),
+            jars.one_download(settings),
         ):
             try:
                 with uninterrupted():  # pyspark forgets a JVM that it has not reached yet, and the JVM stays
