@@ -55,6 +55,18 @@ def struck(point: str) -> Iterator[None]:
         yield
 
 
+def drain_struck(point: str, drain: Callable[[], object]) -> bool:
+    """Drain, and fail at a point if the drain comes to it. Return whether it did."""
+    try:
+        with struck(point):
+            drain()
+    except Struck:
+        return True
+    except CdcError as error:
+        assert "DDL that has not committed locks a table" in str(error), error
+    return False
+
+
 class Faults:
     """Faults of a life that is captured into a log in memory.
 
@@ -81,13 +93,7 @@ class Faults:
     def strike(self, point: str, batch_changes: int) -> None:
         """Drain, and fail at a point if the drain comes to it."""
         self.life.said.append(f"fault: {point} {batch_changes}")
-        try:
-            with struck(point):
-                self.log.drain(batch_changes=batch_changes)
-        except Struck:
-            self.counts["faults"] += 1
-        except CdcError as error:
-            assert "DDL that has not committed locks a table" in str(error), error
+        self.counts["faults"] += drain_struck(point, lambda: self.log.drain(batch_changes=batch_changes))
 
     def crash(self) -> None:
         """Crash the server: all transactions end, and its slot may be behind the ledger afterwards."""

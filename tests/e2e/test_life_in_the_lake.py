@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -18,6 +19,7 @@ from tests.support_ledger import ledger_of
 from tests.support_life import Life
 from tests.support_log import Shown, shown
 from tests.support_postgres import fresh_database
+from tests.support_struck import POINTS, drain_struck
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.row_lines import current_fields
@@ -32,7 +34,7 @@ from toolkit.values.table import TableVersion
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
-_STEPS, _LOOKS = 60, 3
+_STEPS, _LOOKS, _DISTURBED = 60, 3, 15
 _KIND = replace(KINDS["plain"], moves=False, source={"new_tables": "publish", "tables": ("life.*",)})
 
 
@@ -47,12 +49,30 @@ def _built(config: Config, schema: str, table: TableVersion) -> Shown:
 
 
 class Lake:
-    """A life, and the lake that follows it. `points` are what SELECT showed at each look."""
+    """A life, and the lake that follows it. `points` are what SELECT showed at each look.
 
-    def __init__(self, life: Life, config: Config) -> None:
-        self.life, self.config = life, config
+    Between the looks, drains fail, the server crashes, and maintenance merges files and removes what is not needed.
+    """
+
+    def __init__(self, life: Life, config: Config, server: EmbeddedServer) -> None:
+        self.life, self.config, self.server = life, config, server
         self.points: dict[Lsn, dict[int, Shown]] = {}
         self.counts: Counter[str] = Counter()
+
+    def disturb(self) -> None:
+        point = self.life.dice.choice(("crash", "maintain", self.life.dice.choice(POINTS)))
+        self.life.said.append(f"disturbed: {point}")
+        self.counts["disturbed"] += 1
+        if point == "crash":
+            self.life.close()
+            self.server.restart(immediate=True)
+            self.life.connect(len(self.life.sessions))
+        elif point == "maintain":
+            for done in commands.maintain(self.config):
+                self.counts["files merged"] += done.merged
+                self.counts["expired"] += done.snapshots + done.tags
+        else:
+            self.counts["faults"] += drain_struck(point, lambda: commands.drain(self.config))
 
     def look(self) -> None:
         """Drain and build with nothing open, and compare all that can be known."""
@@ -84,7 +104,10 @@ class Lake:
             self.counts["exact"] += 1
 
     def repair(self) -> None:
-        stale = [s.table for s in table_states(ledger_of(self.config)) if not s.comparable]
+        """Repair what is stale and still published."""
+        ledger = ledger_of(self.config)
+        published = {v.table.relid for v in ledger.latest_versions().values() if v.table.published}
+        stale = [s.table for s in table_states(ledger) if not s.comparable and s.relid in published]
         if stale:
             self.life.said.append(f"repair: {', '.join(stale)}")
             commands.repair(self.config, stale)
@@ -97,6 +120,19 @@ class Lake:
         then = {v.table.relid: v.table for v, state in known if state.state == "ok"}
         self.compare(result.schema, at, then)
 
+    def plant(self) -> None:
+        """Planted fault: the comparison must see that a table lacks its rows."""
+        at = max(self.points)
+        known = {s.relid for s in table_states(ledger_of(self.config)) if s.comparable}
+        live = {v.table.relid: v.table for v in ledger_of(self.config).latest_versions().values()}
+        emptied = next(relid for relid in known if relid in self.points[at] and self.points[at][relid][1])
+        table = live[emptied]
+        session.own_session(self.config.lake_access).sql(
+            f"DELETE FROM current.{lake_table(table.schema, table.name)} WHERE true"
+        )
+        with pytest.raises(AssertionError, match=f"current, {re.escape(table.identifier)} at .* missing"):
+            self.compare("current", at, {emptied: table})
+
 
 def test_what_dbt_built_is_what_select_showed(
     pg16: EmbeddedServer, lake: Config, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -104,17 +140,21 @@ def test_what_dbt_built_is_what_select_showed(
     shutil.copytree(ROOT / "dbt_project", lake.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs"))
     with fresh_database(pg16) as conninfo, Life.lived(conninfo, random.Random(seed), _KIND) as life:
         lived = life.kind.config(conninfo)
-        config = lake.model_copy(update={"source": lived.source, "check": lived.check})
+        keeping = lake.lake.model_copy(update={"keep_days": 0.0})  # maintenance removes all that it may
+        config = lake.model_copy(update={"source": lived.source, "check": lived.check, "lake": keeping})
         commands.init(config)
-        follower = Lake(life, config)
+        follower = Lake(life, config, pg16)
         try:
             for _ in range(_LOOKS):
-                for _ in range(_STEPS):
+                for step in range(1, _STEPS + 1):
                     life.step()
+                    if step % _DISTURBED == 0:
+                        follower.disturb()
                 follower.look()
                 follower.repair()
             follower.look()
             follower.again()
+            follower.plant()
         except Exception as error:
             said = "\n".join(life.said)
             raise AssertionError(f"life {seed}: {str(error)[:2000]}\n{said}") from error
