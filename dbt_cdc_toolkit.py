@@ -1,7 +1,7 @@
 """The toolkit's plugin for dbt. Every run of dbt imports the installed modules whose names start with `dbt_`.
 
-So a plain `dbt run` replaces tables as `cdc build` does: only as the run has found them. Projects of others get a
-method of the adapter that they do not call. Nothing of the toolkit is imported before a table is replaced.
+So a plain `dbt run` decides by the same rules as `cdc build`, and replaces tables as it does: only as the run has found
+them. Projects of others get methods of the adapter that they do not call. Nothing of the toolkit is imported before.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dbt.plugins import dbtPlugin
 
 
 class CdcToolkit(dbtPlugin):  # type: ignore[misc]
-    """Give macros `adapter.cdc_replace` where dbt runs on Spark."""
+    """Give macros `adapter.cdc_decide` and `adapter.cdc_replace` where dbt runs on Spark."""
 
     def initialize(self) -> None:
         """Extend the adapter that dbt is about to create."""
@@ -31,6 +31,26 @@ def _extended(adapter: Any) -> Any:
     from dbt.adapters.base.meta import available
 
     class SparkAdapter(adapter):  # type: ignore[misc]  # dbt finds parts by the name of this class
+        @available  # type: ignore[untyped-decorator]
+        def cdc_decide(
+            self, plan: Mapping[str, Any], target: Mapping[str, Any], news: Mapping[str, Any] | None = None
+        ) -> dict[str, str] | None:
+            """Return what brings a table to the position of its plan, and why; None if it is ahead of the log.
+
+            Without `news`, a table whose new events decide is said to have none.
+            """
+            from toolkit.lake import targets
+
+            at, segments = plan["position"], plan["segments"]
+            keyed = bool(segments and segments[-1]["key"])
+            aim = targets.Aim(
+                plan["relid"], plan["schema_id"], bool(segments), keyed, at["generation"], at["batch"], at["upto"]
+            )
+            built = targets.Target(**target) if "batch" in target else None
+            counts = {name: news[name] for name in ("n", "low", "high", "control") if name in news} if news else {}
+            decision = targets.decide(aim, built, targets.Facts(**counts))
+            return None if decision is None else {"action": str(decision.action), "reason": decision.reason}
+
         @available  # type: ignore[untyped-decorator]
         def cdc_replace(
             self, namespace: str, name: str, sql: str, properties: Mapping[str, Any], tag: str | None, since: str | None

@@ -101,14 +101,14 @@ GUARDS_OF_FAULTS = (
     Guard(
         "a full refresh at an older position takes nothing back",
         "dbt_project/macros/decide/cdc_decide.sql",
-        "{% if ahead and target.batch <=",
-        "{% if not flags.FULL_REFRESH and ahead and target.batch <=",
+        "{% if decided is none and target.batch <=",
+        "{% if not flags.FULL_REFRESH and decided is none and target.batch <=",
         f"{_REBUILD}test_a_plain_full_refresh_at_an_older_position_takes_nothing_back",
     ),
     Guard(
         "no older build replaces the table of a newer relation",
         "toolkit/lake/targets.py",
-        "if target.batch > last.batch_id or (target.generation",
+        "if target.batch > aim.batch or (target.generation",
         "if (target.generation",
         "tests/unit/test_decision.py::test_a_table_ahead_of_the_log_is_decided_when_its_model_runs",
     ),

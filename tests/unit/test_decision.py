@@ -1,4 +1,4 @@
-"""Whether a table is skipped, merged or rebuilt: the rules in Python, and the same rules of a model that runs alone."""
+"""Whether a table is skipped, merged or rebuilt: the rules, and how a model that runs alone asks for them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ from typing import Any
 import jinja2
 import pytest
 
-from toolkit.lake.targets import Decision, Facts, Found, Target, decide
-from toolkit.rawlog.batch import BatchRecord, SourceIdentity
+import dbt_cdc_toolkit
+from toolkit.lake.targets import Aim, Decision, Facts, Found, Target, decide
 from toolkit.rawlog.order import Point
 from toolkit.rawlog.plan import Layer, PlannedColumn, Segment, TablePlan
-from toolkit.values.lsn import Lsn
 from toolkit.values.outcome import BuildAction
 from toolkit.values.resources import ROOT
 
 pytestmark = pytest.mark.unit
 
-_UPTO = Lsn(1600)
-_LAST = BatchRecord(
-    batch_id=5, generation=1, from_lsn=Lsn(800), upto_lsn=_UPTO, complete_to=_UPTO, origin="slot",
-    slot="cdc", identity=SourceIdentity("1", 1, 1, {}), changes=1,
-)  # fmt: skip
+_UPTO, _BATCH = 1600, 5
+_AIM = Aim(relid=7, schema_id=3, exists=True, keyed=True, generation=1, batch=_BATCH, upto=_UPTO)
+_TARGET = Target(7, 1, 3, "11", 4, 800)
 _SEGMENT = Segment(Point(80, 0, 88), None, (1,), (), (), "true", "null", "0")
 _PLAN = TablePlan(
     7, Layer.CURRENT, False, 3, 80, None, (), segments=(_SEGMENT,),
@@ -86,6 +83,7 @@ def _rendered(
 ) -> dict[str, Any]:
     """Return what the macro returns for a table, with the newest batch of the log when the model runs."""
     macros = {
+        "adapter": dbt_cdc_toolkit._extended(object)(),
         "cdc_existing": lambda: None,
         "cdc_target_state": lambda _: asdict(target) if target else {"snapshot": "11"},
         "cdc_news": lambda *_: asdict(news),
@@ -97,7 +95,7 @@ def _rendered(
         "var": lambda *_: None,
         "return": _returned,
     }
-    position = {"upto": int(_UPTO), "batch": _LAST.batch_id, "generation": _LAST.generation}
+    position = {"upto": _UPTO, "batch": _BATCH, "generation": _AIM.generation}
     shown = asdict(plan) | {"known": True, "position": position, "found": found and asdict(found)}
     with pytest.raises(_ReturnError) as ended:
         _template(text).render({"shown": shown, **macros})
@@ -105,12 +103,39 @@ def _rendered(
     return value
 
 
+@pytest.mark.parametrize(
+    ("aim", "target", "news", "expected"),
+    [
+        ({"exists": False}, None, {}, (BuildAction.SKIP, "dropped at the source")),
+        ({}, None, {}, (BuildAction.REBUILD, "no table with a position")),
+        ({}, {"batch": 6}, {}, None),
+        ({}, {"batch": 5, "lsn": 1601}, {}, None),
+        ({}, {"batch": 5, "lsn": 1600}, {}, (BuildAction.SKIP, "nothing new")),
+        ({}, {"generation": 2, "lsn": 1601}, {}, (BuildAction.REBUILD, "another table had this name")),
+        ({}, {"relid": 8}, {}, (BuildAction.REBUILD, "another table had this name")),
+        ({}, {"schema_id": 4}, {}, (BuildAction.REBUILD, "schema version 3")),
+        ({}, {}, {}, (BuildAction.SKIP, "nothing new")),
+        ({}, {}, {"low": 800, "control": 1}, (BuildAction.REBUILD, "a baseline, a truncate or a schema version")),
+        ({}, {}, {"low": 799}, (BuildAction.REBUILD, "new events below the applied position")),
+        ({}, {}, {"low": 800}, (BuildAction.MERGE, "new events")),
+        ({"keyed": False}, {}, {"low": 800}, (BuildAction.REBUILD, "new events")),
+    ],
+)
+def test_the_rules(
+    aim: dict[str, Any], target: dict[str, Any] | None, news: dict[str, Any], expected: tuple[BuildAction, str] | None
+) -> None:
+    built = None if target is None else replace(_TARGET, **target)
+    found = decide(replace(_AIM, **aim), built, Facts(n=2, **news) if news else Facts())
+    assert found == (expected and Decision(*expected))
+
+
 def _differing(text: str = _MACRO) -> list[Any]:
-    """List the cases in which the macro decides differently than Python."""
+    """List the cases in which a model that runs alone decides differently than a build."""
     found = []
     for plan, target, news in itertools.product(_PLANS, _TARGETS, _NEWS):
-        expected = decide(plan, target, news, _LAST, _UPTO)
-        shown = _rendered(plan, target, news, _LAST.batch_id, text=text)
+        keyed = bool(plan.segments and plan.segments[-1].key)
+        expected = decide(replace(_AIM, exists=bool(plan.segments), keyed=keyed), target, news)
+        shown = _rendered(plan, target, news, _BATCH, text=text)
         if expected is not None and (shown["action"], shown["reason"]) != (expected.action, expected.reason):
             found.append((plan, target, news, shown, expected))
     return found
@@ -122,40 +147,34 @@ def test_a_model_that_runs_alone_decides_as_a_build() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "planted"),
+    ("part", "planted"),
     [
-        ("news.low < target.lsn", "news.low <= target.lsn"),
-        ("target.schema_id != plan.schema_id", "false"),
-        ("news.control", "false"),
-        ("not plan.segments[-1].key", "false"),
-        ("target.batch > p.batch or", "target.batch >= p.batch or"),
-        ("target.lsn > p.upto", "target.lsn >= p.upto"),
-        ("target.generation == p.generation and", ""),
+        ("adapter.cdc_decide(plan, target, news)", "adapter.cdc_decide(plan, target)"),
+        ("adapter.cdc_decide(plan, target)", "adapter.cdc_decide(plan, {})"),
+        ("decided.action == 'skip' and not plan.found", "false"),
     ],
 )
-def test_a_rule_that_differs_is_found(rule: str, planted: str) -> None:
-    assert rule in _MACRO
-    assert _differing(_MACRO.replace(rule, planted))
+def test_a_part_of_the_macro_that_differs_is_found(part: str, planted: str) -> None:
+    assert part in _MACRO
+    assert _differing(_MACRO.replace(part, planted))
 
 
 def test_a_model_does_what_the_build_has_decided() -> None:
-    target = Target(7, 1, 3, "11", 4, 800)
-    for action in (BuildAction.SKIP, BuildAction.REBUILD):
-        found = Found(target, Decision(action, "as decided"))
-        assert _rendered(_PLAN, target, Facts(), 5, found) == {"action": action, "reason": "as decided"}
-    merged = _rendered(_PLAN, target, Facts(n=2), 5, Found(target, Decision(BuildAction.MERGE, "as decided")))
-    assert (merged["action"], merged["target"], merged["news"]["n"]) == ("merge", asdict(target), 2)
+    for action in BuildAction.SKIP, BuildAction.REBUILD, BuildAction.MERGE:
+        shown = _rendered(_PLAN, _TARGET, Facts(n=2), 5, Found(_TARGET, Decision(action, "as decided")))
+        assert (shown["action"], shown["reason"], shown["target"]) == (action, "as decided", asdict(_TARGET))
+        assert (shown["news"] is not None) == (action == BuildAction.MERGE)
 
 
 @pytest.mark.parametrize(
     "ahead", [Target(7, 1, 3, "11", 6, 800), Target(7, 1, 3, "11", 5, 1601), Target(8, 2, 3, "11", 6, 800)]
 )
 def test_a_table_ahead_of_the_log_is_decided_when_its_model_runs(ahead: Target) -> None:
-    assert decide(_PLAN, ahead, Facts(), _LAST, _UPTO) is None
+    assert decide(_AIM, ahead, Facts()) is None
     for found in (None, Found(ahead, None)):
         assert _rendered(_PLAN, ahead, Facts(), 6, found)["reason"] == "built further by another run"
         with pytest.raises(_RefusedError, match=r"current\.public__t: another run has built it further"):
             _rendered(_PLAN, ahead, Facts(), 6, found, full=True)
-    if ahead.batch > _LAST.batch_id:
+    if ahead.batch > _BATCH:
         assert _rendered(_PLAN, ahead, Facts(), 5)["reason"] == "the table is ahead of the log"
         assert _rendered(_PLAN, ahead, Facts(), 5, full=True)["reason"] == "full refresh"

@@ -2,7 +2,7 @@
 
 The start is the position of each built table, and its events in the log since. For all tables at once, the question
 costs one read of a metadata file for each table, and three Spark jobs. A model that dbt runs alone asks for the start
-itself, and its macro `cdc_decide` has the same rules as `decide`.
+itself, and its macro `cdc_decide` calls `decide` through the toolkit's plugin for dbt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from toolkit.lake.ledger import Ledger
-    from toolkit.rawlog.batch import BatchRecord
     from toolkit.rawlog.plan import TablePlan
     from toolkit.values.lsn import Lsn
 
@@ -97,29 +96,42 @@ class Found:
         return self.decision is not None and self.decision.action == BuildAction.SKIP
 
 
-def decide(plan: TablePlan, target: Target | None, news: Facts, last: BatchRecord, upto: Lsn) -> Decision | None:
-    """Decide what brings a table to `upto` by the events after its target.
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a run brings a table to: its plan's relation and schema version, and the position of the run."""
+
+    relid: int
+    schema_id: int
+    exists: bool  # at the position
+    keyed: bool
+    generation: int
+    batch: int
+    upto: int
+
+
+def decide(aim: Aim, target: Target | None, news: Facts) -> Decision | None:
+    """Decide what brings a table to its aim by the events after its target.
 
     None if the table is ahead of the log: either another run has built it further in the meantime, or the table or the
     log was restored. The model finds out which when it runs, from the log at that time.
     """
-    if not plan.segments:
+    if not aim.exists:
         return Decision(BuildAction.SKIP, "dropped at the source")
     if target is None:
         return Decision(BuildAction.REBUILD, "no table with a position")
-    if target.batch > last.batch_id or (target.generation == last.generation and target.lsn > upto):
+    if target.batch > aim.batch or (target.generation == aim.generation and target.lsn > aim.upto):
         return None
-    if (target.relid, target.generation) != (plan.relid, last.generation):
+    if (target.relid, target.generation) != (aim.relid, aim.generation):
         return Decision(BuildAction.REBUILD, "another table had this name")
-    if target.schema_id != plan.schema_id:
-        return Decision(BuildAction.REBUILD, f"schema version {plan.schema_id}")
+    if target.schema_id != aim.schema_id:
+        return Decision(BuildAction.REBUILD, f"schema version {aim.schema_id}")
     if not news.n:
         return Decision(BuildAction.SKIP, "nothing new")
     if news.control:
         return Decision(BuildAction.REBUILD, "a baseline, a truncate or a schema version")
     if news.low < target.lsn:
         return Decision(BuildAction.REBUILD, "new events below the applied position")
-    return Decision(BuildAction.MERGE if plan.segments[-1].key else BuildAction.REBUILD, "new events")
+    return Decision(BuildAction.MERGE if aim.keyed else BuildAction.REBUILD, "new events")
 
 
 def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[TablePlan, str]]) -> list[Found]:
@@ -128,18 +140,25 @@ def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[Tab
     assert last is not None
     tables = [_table(log, name) for _, name in models]
     targets = [target for target, _ in tables]
+    aims = [
+        Aim(
+            plan.relid, plan.schema_id, bool(plan.segments), bool(plan.segments and plan.segments[-1].key),
+            last.generation, last.batch_id, int(upto),
+        )
+        for plan, _ in models
+    ]  # fmt: skip
     # Ask the log about the tables whose news decide: without news they are quiet.
     asked = [
         target
-        for target, (plan, _) in zip(targets, models, strict=True)
-        if target is not None and Found(target, decide(plan, target, Facts(), last, upto)).quiet
+        for target, aim in zip(targets, aims, strict=True)
+        if target is not None and Found(target, decide(aim, target, Facts())).quiet
     ]
     built = {t.place for t in asked if (t.batch, t.lsn) != (last.batch_id, int(upto))}
     news = _facts(spark, log, upto, _with_news(spark, log, built))
     found = []
-    for (target, since), (plan, _) in zip(tables, models, strict=True):
+    for (target, since), aim in zip(tables, aims, strict=True):
         new = Facts() if target is None else news.get(target.place, Facts())
-        found.append(Found(target, decide(plan, target, new, last, upto), new, since=since))
+        found.append(Found(target, decide(aim, target, new), new, since=since))
     rebuilt = [f.decision is None or f.decision.action == BuildAction.REBUILD for f in found]
     places = [(plan.relid, _FIRST, _FIRST) for plan, _ in models]
     whole = _facts(spark, log, upto, {place for place, folded in zip(places, rebuilt, strict=True) if folded})
