@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 import threading
@@ -387,7 +388,17 @@ def test_trap_027_029_a_promotion_with_all_that_the_log_has_goes_on(own: Embedde
         with psycopg.connect(own.conninfo(), autocommit=True) as admin:
             admin.execute("alter system set synchronous_standby_names = 'missing'")
             admin.execute("select pg_reload_conf()")
-        writer = threading.Thread(target=sql, args=(config, "insert into public.a values (2, 'unseen')"))
+        stop = threading.Event()
+
+        def write() -> None:
+            """Commit until a commit waits: the server takes the setting a moment after it was asked to."""
+            with psycopg.connect(config.source.conninfo, autocommit=True) as session:
+                for number in itertools.count(2):
+                    if stop.is_set():
+                        return
+                    session.execute("insert into public.a values (%s, 'unseen')", [number])
+
+        writer = threading.Thread(target=write)
         writer.start()
         try:
             with connection.connect(config.source) as conn:
@@ -398,9 +409,12 @@ def test_trap_027_029_a_promotion_with_all_that_the_log_has_goes_on(own: Embedde
                     waiting = conn.execute(
                         "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
                     ).fetchone()
-                assert conn.execute("select count(*) from public.a").fetchone() == (1,)
-            assert commands.drain(config).changes == 1  # the drain's own commits do not wait for the standby
+                seen = conn.execute("select count(*) from public.a where x = 'unseen'").fetchone()
+            assert seen is not None
+            # The drain's own commits do not wait for the standby.
+            assert commands.drain(config).changes == seen[0] + 1
         finally:
+            stop.set()
             with psycopg.connect(own.conninfo(), autocommit=True) as admin:
                 admin.execute("alter system reset synchronous_standby_names")
                 admin.execute("select pg_reload_conf()")
@@ -416,7 +430,7 @@ def test_trap_027_029_a_promotion_with_all_that_the_log_has_goes_on(own: Embedde
             with pytest.raises(SlotError, match="is a standby; connect to the primary"):
                 commands.drain(config)
             conn.execute("select pg_promote()")
-        sql(config, "insert into public.a values (3, 'new timeline')")
+        sql(config, "insert into public.a values (0, 'new timeline')")
         assert commands.drain(config).changes == 1
         last = ledger_of(config).last()
         assert before is not None and last is not None

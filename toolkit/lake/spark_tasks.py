@@ -35,8 +35,9 @@ def run_in_tasks(spark: SparkSession, inputs: Sequence[T], work: Callable[[T], R
     from pyspark.errors import PySparkException
 
     context = spark.sparkContext
+    tasks = max(1, min(len(inputs), context.defaultParallelism))
     try:
-        return context.parallelize(inputs, min(len(inputs), context.defaultParallelism)).map(work).collect()
+        return context.parallelize(inputs, tasks).map(work).collect()
     except (Py4JError, PySparkException) as error:
         raise _refusal(doing, error) from None
 
