@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from tests import commands
 from tests.postgres.test_snapshot_log import at, current, of, on_source, sql
 from tests.support_lake import plain_lake
+from tests.support_remedies import stepped
 from toolkit.cli import frame, main
 from toolkit.ops import diagnosis
 from toolkit.source import change_log, connection, slot
@@ -345,7 +346,8 @@ def test_what_the_toolkit_has_on_the_source_is_dropped(
     assert reported or {of(config, name).state for name in "rs"} == {"stale"}
     for name in "rs":
         if not of(config, name).comparable:
-            assert run(f"{of(config, name).remedy}") is None
+            steps = stepped(f"{of(config, name).remedy}")
+            assert steps and [run(step) for step in steps] == [None] * len(steps)
     sql(config, *_rows(60, "reported"))
     commands.drain(config)
     _require_right(config)
