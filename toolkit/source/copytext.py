@@ -51,9 +51,11 @@ def cells(lines: list[bytes]) -> pa.StringArray:
         lengths[nulls] = 1
     if backslashes == len(nulls):  # no value has an escape
         return _strings(lengths, text.translate(None, b"\t\n\\"), valid)
-    kept = np.ones(len(data), np.bool_)
-    kept[starts[nulls]] = False
-    return _unescape(_strings(lengths, data[kept].tobytes().translate(None, b"\t\n"), valid))
+    if len(nulls):
+        kept = np.ones(len(data), np.bool_)
+        kept[starts[nulls]] = False
+        text = data[kept].tobytes()
+    return _unescape(_strings(lengths, text.translate(None, b"\t\n"), valid))
 
 
 def _strings(
