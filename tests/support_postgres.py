@@ -14,6 +14,8 @@ import json
 import struct
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,42 @@ def fresh_database(server: EmbeddedServer) -> Iterator[str]:
         if server.running:
             with psycopg.connect(server.conninfo(), autocommit=True) as admin:
                 drop_database(admin, name)
+
+
+@contextlib.contextmanager
+def waiting_for_a_standby(conninfo: str, insert: str) -> Iterator[tuple[int, int]]:
+    """(pid, xid) of a commit that waits for a standby that does not exist: in the stream, and not visible.
+
+    Inserts are committed until one waits, because the server takes the setting a moment after it was asked to.
+    """
+    stop = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(conninfo, autocommit=True, application_name="writer") as session:
+            while not stop.is_set():
+                session.execute(insert.encode())
+
+    with psycopg.connect(conninfo, autocommit=True) as admin:
+        admin.execute("alter system set synchronous_standby_names = 'missing'")
+        admin.execute("select pg_reload_conf()")
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            waiting = None
+            end = time.monotonic() + 60
+            while waiting is None:
+                assert time.monotonic() < end, "no session waits for a standby"
+                waiting = admin.execute(
+                    "select pid, backend_xid::text::int8 & 4294967295 from pg_stat_activity"
+                    " where wait_event = 'SyncRep' and application_name = 'writer' and datname = current_database()"
+                ).fetchone()
+                time.sleep(0.01)
+            yield waiting[0], waiting[1]
+        finally:
+            stop.set()
+            admin.execute("alter system reset synchronous_standby_names")
+            admin.execute("select pg_reload_conf()")
+            writer.join(30)
 
 
 def tcp_conninfo(server: EmbeddedServer, password: str | None = None) -> str:

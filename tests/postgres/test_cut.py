@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import threading
-import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,7 +14,7 @@ import pytest
 from tests import commands
 from tests.support_lake import plain_lake
 from tests.support_ledger import ledger_of
-from tests.support_postgres import inserted, stream
+from tests.support_postgres import inserted, stream, waiting_for_a_standby
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.evidence import unseen_xids
 from toolkit.source import exact_cut, install, slot
@@ -136,38 +134,8 @@ def test_without_a_free_slot_none_is_asked_for(pg: EmbeddedServer, source: Confi
     assert exact_cut.slot_at_once(Source(source.source_access, conn))
 
 
-@contextmanager
-def _waiting_for_a_standby(source: Config, conn: Connection) -> Iterator[tuple[int, int]]:
-    """(pid, xid) of a commit that waits for a standby that does not exist: in the stream, and not visible."""
-    conn.execute("alter system set synchronous_standby_names = 'ghost'")
-    conn.execute("select pg_reload_conf()")
-    stop = threading.Event()
-
-    def write() -> None:
-        with psycopg.connect(source.source.conninfo, autocommit=True, application_name="writer") as session:
-            while not stop.is_set():
-                session.execute("insert into public.t (who) values ('waits')")
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        waiting = None
-        while waiting is None:
-            waiting = conn.execute(
-                "select pid, backend_xid::text::int8 & 4294967295 from pg_stat_activity"
-                " where wait_event = 'SyncRep' and application_name = 'writer' and datname = current_database()"
-            ).fetchone()
-            time.sleep(0.01)
-        yield waiting[0], waiting[1]
-    finally:
-        stop.set()
-        conn.execute("alter system reset synchronous_standby_names")
-        conn.execute("select pg_reload_conf()")
-        writer.join(30)
-
-
 def test_trap_029_a_commit_that_no_session_sees_yet_is_in_no_cut(source: Config, conn: Connection) -> None:
-    with _waiting_for_a_standby(source, conn) as (pid, xid):
+    with waiting_for_a_standby(source.source.conninfo, "insert into public.t (who) values ('waits')") as (pid, xid):
         committed = {c.xid for c in exact_cut.commits(conn, source.source, slot.flush_lsn(conn), 0)}
         assert xid in committed
         with _cut(source) as (lsn, seen):  # it comes last: a cut right before it is exact
@@ -193,7 +161,10 @@ def test_a_commit_that_waits_over_many_drains_is_not_forgotten(database: str, pl
     with psycopg.connect(database, autocommit=True) as session:
         session.execute("create table public.t (id bigserial primary key, who text)")
     commands.init(config)
-    with connect(config.source) as conn, _waiting_for_a_standby(config, conn) as (_, xid):
+    with (
+        connect(config.source) as conn,
+        waiting_for_a_standby(config.source.conninfo, "insert into public.t (who) values ('waits')") as (_, xid),
+    ):
         commands.drain(config)
         last = ledger_of(config).last()
         assert last is not None

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import subprocess
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -20,7 +17,7 @@ from tests import commands
 from tests.postgres.test_snapshot_log import Killed, current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import lake_of, ledger_of
-from tests.support_postgres import fresh_database, programs
+from tests.support_postgres import fresh_database, programs, waiting_for_a_standby
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import staging
 from toolkit.ops import diagnosis, status_report
@@ -385,40 +382,13 @@ def test_trap_027_029_a_promotion_with_all_that_the_log_has_goes_on(own: Embedde
     """A commit that waits for a standby is in the stream before anybody sees it; test_promotion.py has one undone."""
     with fresh_database(own) as conninfo:
         config = captured(conninfo, plain_lake)
-        with psycopg.connect(own.conninfo(), autocommit=True) as admin:
-            admin.execute("alter system set synchronous_standby_names = 'missing'")
-            admin.execute("select pg_reload_conf()")
-        stop = threading.Event()
-
-        def write() -> None:
-            """Commit until a commit waits: the server takes the setting a moment after it was asked to."""
-            with psycopg.connect(config.source.conninfo, autocommit=True) as session:
-                for number in itertools.count(2):
-                    if stop.is_set():
-                        return
-                    session.execute("insert into public.a values (%s, 'unseen')", [number])
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
+        insert = "insert into public.a select max(id) + 1, 'unseen' from public.a"
+        with waiting_for_a_standby(config.source.conninfo, insert):
             with connection.connect(config.source) as conn:
-                waiting: tuple[int, ...] | None = None
-                end = time.monotonic() + 60
-                while waiting != (1,):
-                    assert time.monotonic() < end, "no session waits for a standby"
-                    waiting = conn.execute(
-                        "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
-                    ).fetchone()
                 seen = conn.execute("select count(*) from public.a where x = 'unseen'").fetchone()
             assert seen is not None
             # The drain's own commits do not wait for the standby.
             assert commands.drain(config).changes == seen[0] + 1
-        finally:
-            stop.set()
-            with psycopg.connect(own.conninfo(), autocommit=True) as admin:
-                admin.execute("alter system reset synchronous_standby_names")
-                admin.execute("select pg_reload_conf()")
-            writer.join()
         commands.drain(config)
         before = ledger_of(config).last()
         own.stop()
