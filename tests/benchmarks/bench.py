@@ -27,6 +27,7 @@ from tests.benchmarks.processes import Meter, Usage
 from tests.benchmarks.workloads import WORKLOADS, load
 from toolkit.build import project
 from toolkit.demo.server import EmbeddedServer
+from toolkit.lake import pandas_on_demand
 from toolkit.values import config as configuration
 from toolkit.values.lsn import Lsn
 
@@ -51,6 +52,7 @@ copy (
 
 def main() -> None:
     """Run all figures."""
+    pandas_on_demand.enable()  # as `cdc` does
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--changes", type=int, default=1_000_000, help="row changes of W1 (default: a million)")
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the snapshot (default: two million)")

@@ -26,7 +26,7 @@ from toolkit.build import project
 from toolkit.demo.lake_sections import on_servers
 from toolkit.demo.loopback import Standalone, object_store, standalone
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake import session
+from toolkit.lake import pandas_on_demand, session
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
 from toolkit.values.process_env import environment
@@ -40,6 +40,7 @@ _WARM = 50_000
 
 def main() -> None:
     """Run all figures."""
+    pandas_on_demand.enable()  # as `cdc` does
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("setups", nargs="*", choices=(*SETUPS, []), help="default: all")
     parser.add_argument("--changes", type=int, default=1_000_000, help="row changes of W1 (default: a million)")

@@ -21,6 +21,7 @@ from tests.benchmarks.content import require_same
 from tests.benchmarks.processes import Usage
 from tests.benchmarks.workloads import WORKLOADS, Workload, world
 from toolkit.demo.server import EmbeddedServer
+from toolkit.lake import pandas_on_demand
 from toolkit.quality.report import CheckReport
 from toolkit.values import progress
 from toolkit.values.config import Config
@@ -30,6 +31,7 @@ _LIMIT_SLOT = "bench_limit"
 
 def main() -> None:
     """Run the workloads."""
+    pandas_on_demand.enable()  # as `cdc` does
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)} (default: all)")
     parser.add_argument("--changes", type=int, default=200_000, help="changes that each workload makes")

@@ -29,6 +29,7 @@ from tests.benchmarks.bench import ROWS_SQL, measured, print_figure
 from tests.benchmarks.full import stages
 from toolkit.build import project
 from toolkit.demo.server import EmbeddedServer
+from toolkit.lake import pandas_on_demand
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
 
@@ -46,6 +47,7 @@ _OTHER = "create table public.other as select i as id, i % 97 as n from generate
 
 def main() -> None:
     """Run all figures for each size."""
+    pandas_on_demand.enable()  # as `cdc` does
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000], help="rows of the table, for each run")
     parser.add_argument("--changes", type=int, default=100_000, help="changes before each build")

@@ -18,6 +18,7 @@ from tests import commands
 from tests.benchmarks.bench import measured, print_figure
 from toolkit.build import project
 from toolkit.demo.server import EmbeddedServer
+from toolkit.lake import pandas_on_demand
 from toolkit.values import config as configuration
 
 _TABLE = """
@@ -41,6 +42,7 @@ where id in (select generate_series({round}, {round} + {changes} * 7 - 1, 7))
 
 def main() -> None:
     """Run all figures."""
+    pandas_on_demand.enable()  # as `cdc` does
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, default=200)
     parser.add_argument("--rows", type=int, default=1000, help="rows of each table")

@@ -131,6 +131,29 @@ def test_the_session_is_as_it_is_set(spark: SparkSession, lake: Config) -> None:
     assert location is not None and not location["data_type"].endswith("/current/t")  # unique-table-location
 
 
+_LOADED = """
+import sys
+from pathlib import Path
+from toolkit.lake import pandas_on_demand, session
+from toolkit.values.config import Config
+if sys.argv[2:]:
+    pandas_on_demand.enable()
+spark = session.own_session(Config(root=Path(sys.argv[1])).lake_access)
+pandas_on_demand.create_frame(spark, [(1,)], "a int").toArrow()
+def loaded(_=None):
+    return "pandas" in sys.modules, [entry for entry in sys.path if entry.endswith((".jar", "pyspark.zip"))]
+print(loaded(), spark.sparkContext.parallelize([0], 1).map(loaded).collect())
+session.stop_session()
+"""
+
+
+@pytest.mark.parametrize("command", [True, False], ids=["command", "library"])
+def test_only_a_command_leaves_pandas_out_and_both_leave_archives_out(command: bool, tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", _LOADED, str(tmp_path), *["command"] * command]
+    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=True)
+    assert done.stdout.strip() == f"({not command}, []) [({not command}, [])]"
+
+
 def test_another_lake_in_the_same_jvm(spark: SparkSession, lake: Config, tmp_path: Path) -> None:
     spark.sql("CREATE TABLE current.mine (id INT) USING iceberg")
     other = Config(root=tmp_path / "other")

@@ -19,7 +19,9 @@ def run() -> None:
     # As it ends, Python restores the default, which would end a finished command without its exit code.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     from toolkit.cli.commands import main
+    from toolkit.lake import pandas_on_demand
 
+    pandas_on_demand.enable()
     main(prog_name="cdc")
 
 

@@ -26,7 +26,6 @@ from toolkit.decode.stream import (
     be32,
     be64,
     open_bytes,
-    per_message,
     release,
     scan_run,
 )  # fmt: skip
@@ -72,29 +71,19 @@ def decode_rows(path: str, task: DecodeTask) -> Iterator[pa.RecordBatch]:
     relids = stream.relids(rows)
     order = np.argsort(relids, kind="stable")
     rows, relids = rows[order], relids[order]
-    columns = _Positions(
-        per_message(stream, stream.commit_lsns), per_message(stream, stream.end_lsns),
-        per_message(stream, stream.times + POSTGRES_EPOCH_US), per_message(stream, stream.xids),
-    )  # fmt: skip
-    tables, firsts = np.unique(relids, return_index=True)
-    for relid, mine in zip(tables.tolist(), np.split(rows, firsts[1:]), strict=True):
+    firsts = np.flatnonzero(np.diff(relids, prepend=-1))
+    tables = relids[firsts].tolist()
+    del relids, order  # frees memory: a task of rows of one table needs them no more
+    for relid, mine in zip(tables, np.split(rows, firsts[1:]), strict=True):
         for binding, part in _by_binding(stream, task.bindings, relid, mine):
             for chunk in _chunks(stream.offsets, part):
-                batch = _batch(stream, columns, task, binding, chunk)
+                batch = _batch(stream, task, binding, chunk)
                 if binding.kind == "log":
                     yield from logged_rows.unfold(batch, chunk, task)
                 else:
                     yield batch
                     yield from _lacking(batch)
                 release(stream.data)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Positions:
-    commit_lsns: Ints
-    end_lsns: Ints
-    times: Ints
-    xids: Ints
 
 
 def _by_binding(
@@ -123,7 +112,7 @@ def _chunks(offsets: Ints, rows: Ints) -> Iterator[Ints]:
         first = last
 
 
-def _batch(stream: Stream, at: _Positions, task: DecodeTask, binding: Binding, rows: Ints) -> pa.RecordBatch:
+def _batch(stream: Stream, task: DecodeTask, binding: Binding, rows: Ints) -> pa.RecordBatch:
     base = stream.offsets[rows[0]]
     data = stream.data[base : stream.offsets[rows[-1] + 1]]
     start, end = stream.offsets[rows] - base, stream.offsets[rows + 1] - base
@@ -153,17 +142,17 @@ def _batch(stream: Stream, at: _Positions, task: DecodeTask, binding: Binding, r
         # Old images are flattened before they are logged, so this cannot happen.
         raise _misfit(stream, binding, rows[old_rows], (old.kinds == _UNCHANGED).any(axis=1))
 
-    count = len(rows)
+    count, transactions = len(rows), np.searchsorted(stream.begins, rows, "right") - 1
     chars = np.concatenate([ops, marker[old_rows]])
     arrays = [
         _integers(pa.int64(), np.full(count, task.batch_id, np.int64)),
         _integers(pa.int32(), np.full(count, task.generation, np.int32)),
-        _integers(pa.int64(), at.commit_lsns[rows]),
-        _integers(pa.int64(), stream.ordinals[rows]),
-        _integers(pa.int64(), at.end_lsns[rows]),
+        _integers(pa.int64(), stream.commit_lsns[transactions]),
+        _integers(pa.int64(), stream.ordinals[rows].astype(np.int64)),
+        _integers(pa.int64(), stream.end_lsns[transactions]),
         _integers(pa.int64(), be64(stream.data, stream.offsets[rows] + 6)),
-        _integers(pa.int64(), at.xids[rows]),
-        _integers(pa.timestamp("us", tz="UTC"), at.times[rows]),
+        _integers(pa.int64(), stream.xids[transactions]),
+        _integers(pa.timestamp("us", tz="UTC"), stream.times[transactions] + POSTGRES_EPOCH_US),
         _constant(Origin.SLOT, count),
         _constant(Kind.ROW, count),
         _integers(pa.int64(), np.full(count, binding.relid, np.int64)),

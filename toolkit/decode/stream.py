@@ -6,6 +6,7 @@ import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,12 @@ from toolkit.values.spool import ROW_HEADER
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
+Counts = npt.NDArray[Any]  # integers as narrow as their values allow, because a spool has millions of them
 
 _BEGIN_SIZE, _COMMIT_SIZE = 21, 26
 _KNOWN = np.zeros(256, bool)
 _KNOWN[np.frombuffer(b"BCRYOMTIUD", np.uint8)] = True
-_ROW = np.zeros(256, np.int64)
+_ROW = np.zeros(256, np.uint8)
 _ROW[np.frombuffer(b"IUD", np.uint8)] = 1
 ROW_BYTES = np.frombuffer(b"IUD", np.uint8)
 _SPAN = 16 << 20
@@ -99,8 +101,8 @@ class Stream:
     data: Bytes
     offsets: Ints
     types: Bytes
-    weights: Ints  # ordinals that the message takes
-    ordinals: Ints  # the first of these ordinals; without meaning for messages outside transactions
+    weights: Counts  # ordinals that the message takes
+    ordinals: Counts  # the first of these ordinals; without meaning for messages outside transactions
 
     begins: Ints  # message indexes
     commits: Ints
@@ -167,7 +169,7 @@ def scan(data: Bytes, offsets: Ints) -> Stream:
             f" {Lsn(int(commit_lsns[first - 1]))}; pgoutput sends them in commit order"
         )
     del starts, sizes  # frees memory: a huge transaction is scanned in one piece
-    ordinals = _ordinals(weights, begins, 0)
+    ordinals = ordinals_of(weights, begins, 0)
     stream = Stream(
         data, offsets, types, weights, ordinals, begins, commits, commit_lsns, ends, times, xids
     )  # fmt: skip
@@ -193,7 +195,7 @@ def run_of(stream: Stream, first: int, stop: int) -> Run:
     low, high = np.searchsorted(stream.commits, first), np.searchsorted(stream.begins, stop)
     mine = slice(low, high)
     return Run(
-        stream.offsets[first : stop + 1].copy(), int(stream.ordinals[first]), stream.begins[mine] - first,
+        stream.offsets[first : stop + 1], int(stream.ordinals[first]), stream.begins[mine] - first,
         stream.commit_lsns[mine], stream.end_lsns[mine], stream.times[mine], stream.xids[mine],
     )  # fmt: skip
 
@@ -206,33 +208,36 @@ def scan_run(data: Bytes, run: Run) -> Stream:
     begins = np.maximum(run.begins, 0)
     under_way = run.ordinal if len(begins) and run.begins[0] < 0 else 0
     return Stream(
-        data, run.offsets, types, weights, _ordinals(weights, begins, under_way), begins, begins[:0],
+        data, run.offsets, types, weights, ordinals_of(weights, begins, under_way), begins, begins[:0],
         run.commit_lsns, run.end_lsns, run.times, run.xids,
     )  # fmt: skip
 
 
-def _ordinals(weights: Ints, begins: Ints, first: int) -> Ints:
+def ordinals_of(weights: Counts, begins: Ints, first: int) -> Counts:
     """Return the ordinal of each message. `first` is the ordinal of message 0 if its transaction began before it."""
-    ordinals = np.cumsum(weights)
+    largest = first + int(weights.sum(dtype=np.int64))
+    ordinals: Counts = np.cumsum(weights, dtype=np.int32 if largest < 1 << 31 else np.int64)
     ordinals -= weights
     bases = ordinals[begins]
     bases[:1] -= first
-    ordinals -= _spread(bases, begins, len(weights))
+    begun = int(begins[0]) if len(begins) else len(weights)
+    ordinals[begun:] -= np.repeat(bases, np.diff(begins, append=len(weights)))
     return ordinals
 
 
-def _weights(data: Bytes, starts: Ints, sizes: Ints, types: Bytes) -> Ints:
+def _weights(data: Bytes, starts: Ints, sizes: Ints, types: Bytes) -> Counts:
     """Return the number of ordinals that each message takes.
 
     I, U, D and transactional messages take one. A TRUNCATE takes one for each relation. All others take none.
     """
-    weights = _ROW[types]
     for kind, least in ((b"M", 15), (b"T", 6)):
         _require_size(sizes, np.flatnonzero(types == kind[0]), least, "logical message or TRUNCATE", exact=False)
+    truncates = np.flatnonzero(types == ord("T"))
+    truncated = be32(data, starts[truncates] + 1)
+    weights = _ROW[types].astype(np.min_scalar_type(int(truncated.max(initial=0))), copy=False)
+    weights[truncates] = truncated
     logical = np.flatnonzero(types == ord("M"))
     weights[logical] = data[starts[logical] + 1] & 1
-    truncates = np.flatnonzero(types == ord("T"))
-    weights[truncates] = be32(data, starts[truncates] + 1)
     return weights
 
 
@@ -278,16 +283,3 @@ def _require_xids(stream: Stream) -> None:
             raise DecodeError(
                 f"message {indexes[wrong]} belongs to transaction {found[wrong]} but is inside {wanted[wrong]}"
             )
-
-
-def _spread(values: Ints, begins: Ints, count: int) -> Ints:
-    """Spread one value per transaction to its messages; messages before the first transaction get 0."""
-    if not len(begins):
-        return np.zeros(count, np.int64)
-    lengths = np.diff(np.append(begins, count))
-    return np.concatenate([np.zeros(begins[0], np.int64), np.repeat(values, lengths)])
-
-
-def per_message(stream: Stream, values: Ints) -> Ints:
-    """Give each message the value of its transaction."""
-    return _spread(values, stream.begins, len(stream))

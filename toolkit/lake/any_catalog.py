@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake import pandas_on_demand
 from toolkit.lake.catalog_entries import metadata_text
 from toolkit.lake.direct_scan import Unusual
 from toolkit.values.errors import CdcError, LakeError
@@ -265,6 +266,7 @@ def _committed(
 
 def _open(properties: Mapping[str, str]) -> Catalog:
     opened: Catalog
+    pandas_on_demand.settle_pyarrow()
     if properties["type"] == "sql":
         from toolkit.lake.postgres_catalog import PostgresCatalog
 

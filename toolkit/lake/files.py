@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from toolkit.lake import storage
 from toolkit.rawlog.arrow import EVENT_SCHEMA
+from toolkit.values.freed_memory import return_freed
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _FIELD_ID = b"PARQUET:field_id"
 #: Arrow bytes of one row group, which a writer holds in memory.
-_GROUP_BYTES = 48 << 20
+_GROUP_BYTES = 16 << 20
 #: Images and positions rarely repeat. All other columns are nearly constant in a copy.
 _DICTIONARY = [name for name in EVENT_SCHEMA.names if name not in ("new", "old", "ordinal", "lsn", "payload")]
 #: The least and the largest value of an image's cells, or of a payload, would help no reader.
@@ -106,6 +107,8 @@ class EventsFile:
             table = pa.Table.from_batches(self._held, schema=self._schema)
             self._held, self._bytes = [], 0
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+            del table
+            return_freed()  # else the next rows take new memory
 
     def __enter__(self) -> EventsFile:
         return self

@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import check_results, reads, targets
+from toolkit.lake.pandas_on_demand import create_frame
 from toolkit.lake.scans import scan
 from toolkit.rawlog import order, plan, states
 from toolkit.rawlog.plan import plans
@@ -104,5 +105,5 @@ def show(
     table = table.append_column("snapshot", pa.array([f"s{ledger.snapshot_id()}"] * table.num_rows, pa.string()))
     table = table.append_column("found", pa.array([texts.get((p.layer, p.relid)) for p in planned], pa.string()))
     # A frame from Arrow is a local relation, so that a model reads its plan without a job.
-    spark.createDataFrame(table).createOrReplaceTempView(RUN_VIEW)
+    create_frame(spark, table).createOrReplaceTempView(RUN_VIEW)
     return {name: Model(one, found[name]) for one, name in models}

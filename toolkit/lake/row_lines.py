@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.decode.messages import POSTGRES_EPOCH_US
+from toolkit.lake.pandas_on_demand import create_frame
 from toolkit.values import progress
 from toolkit.values.names import lake_columns, lake_table, quote_spark
 from toolkit.values.namespaces import Namespaces
@@ -206,7 +207,7 @@ def lines_of_keys(spark: SparkSession, side: Side, keys: Sequence[Sequence[str]]
     """Return the lines of the rows with these keys, which are PostgreSQL text."""
     texts = current_fields(side.plan)
     names = [f"_cdc_k{n}" for n in range(len(side.plan.key))]
-    wanted = spark.createDataFrame([tuple(key) for key in keys], ", ".join(f"{n} string" for n in names))
+    wanted = create_frame(spark, [tuple(key) for key in keys], ", ".join(f"{n} string" for n in names))
     wanted.createOrReplaceTempView("cdc_parity_keys")
     same = " AND ".join(f"{texts[i]} = {n}" for i, n in zip(side.plan.key, names, strict=True))
     try:

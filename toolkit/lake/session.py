@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import cluster, jars
+from toolkit.lake import cluster, jars, pandas_on_demand
 from toolkit.lake.java import find_java
 from toolkit.lake.lake_catalog import jars_of, secrets_of, spark_properties
 from toolkit.lake.tables import require_writable
@@ -87,10 +87,13 @@ def spark_settings(access: LakeAccess) -> dict[str, str]:
         "spark.sql.constraintPropagation.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        # Else the jars are on Python's path, and each worker reads the names of all of their files.
+        "spark.submit.pyFiles": "",
         "spark.python.daemon.module": "toolkit.lake.worker_daemon",
         "spark.python.worker.reuse": "false",  # the daemon starts a worker faster than an old one returns memory
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
         "spark.python.worker.faulthandler.enabled": "false",
+        **pandas_on_demand.worker_settings(),
     }
     if secrets_of(access):
         settings["spark.redaction.regex"] = _REDACTED
@@ -222,6 +225,8 @@ def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
     if SparkContext._active_spark_context is not None:
         raise LakeError("Spark was started outside the toolkit in this process; call toolkit.lake.session first")
     # Python workers import the toolkit, which may not be installed.
+    pandas_on_demand.settle_pyarrow()
+    pandas_on_demand.settle_pyspark()
     search = [str(ROOT), *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(ROOT))]
     variables = {
         "JAVA_HOME": str(find_java().parent.parent),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake.pandas_on_demand import create_frame
 from toolkit.rawlog import order
 from toolkit.rawlog.plan import Layer
 from toolkit.values.lake_types import BareType, kind, typed_sql
@@ -98,7 +99,7 @@ def fold(spark: SparkSession, log: Ledger, upto: Lsn, wanted: Sequence[Wanted]) 
     import pyarrow.compute as pc
 
     groups = _groups(wanted)
-    spark.createDataFrame(_plans(wanted, groups)).createOrReplaceTempView(_PLANS)
+    create_frame(spark, _plans(wanted, groups)).createOrReplaceTempView(_PLANS)
     try:
         found = spark.sql(_sql(log, upto, wanted, groups)).toArrow()
     finally:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import direct_scan, reads, row_lines, storage
 from toolkit.lake.direct_scan import Unusual
+from toolkit.lake.pandas_on_demand import create_frame
 from toolkit.values import progress
 from toolkit.values.errors import LakeError
 from toolkit.values.lake_types import BareType, spark_type
@@ -175,7 +176,7 @@ def _figures(spark: SparkSession, job: Sequence[tuple[Side, pa.Table]]) -> dict[
     if not rows.num_rows:
         return dict(found)
     values = "".join(f", v{n} array<{group.type}>" for n, group in enumerate(groups))
-    frame = spark.createDataFrame(rows, f"relid bigint, buckets bigint, number binary, places array<int>{values}")
+    frame = create_frame(spark, rows, f"relid bigint, buckets bigint, number binary, places array<int>{values}")
     frame.createOrReplaceTempView(_VIEW)
     try:
         counted = row_lines.query(spark, row_lines.figures_sql(_lines_sql(groups))).collect()

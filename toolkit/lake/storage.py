@@ -17,7 +17,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import folders
+from toolkit.lake import folders, pandas_on_demand
 from toolkit.values import object_store
 from toolkit.values.errors import LakeError
 from toolkit.values.locations import local_path
@@ -42,6 +42,7 @@ def file_properties(access: LakeAccess, place: str | None = None) -> dict[str, s
 
 def file_io(location: str, properties: Mapping[str, str]) -> FileIO:
     """Return the FileIO that opens a location."""
+    pandas_on_demand.settle_pyarrow()
     from pyiceberg.io import load_file_io
 
     if local_path(location) is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads, storage
 from toolkit.lake.lake_catalog import force
+from toolkit.lake.pandas_on_demand import create_frame
 from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
 
@@ -129,7 +130,7 @@ def _remove_orphans(spark: SparkSession, access: LakeAccess, table: str, folder:
     """
     properties = storage.file_properties(access)
     old = [(place,) for place, written in storage.files_in(folder, properties) if _is_shown(place) and written < before]
-    listed = spark.createDataFrame(old, "file_path string")
+    listed = create_frame(spark, old, "file_path string")
     listed.selectExpr("file_path", "TIMESTAMP '1970-01-01' AS last_modified").createOrReplaceTempView(_LISTED)
     try:
         found = spark.sql(
