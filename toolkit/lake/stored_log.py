@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Changes from which on several tasks of Spark are faster than one in this process. To start Spark takes as long as to
 #: decode a million changes.
 _WORTH_SPARK, _WORTH_STARTING_SPARK = 20_000, 500_000
-TASK_CHANGES = 125_000  # a task holds about 50 bytes for each change, besides the chunk that it decodes
+TASK_CHANGES = 125_000  # a task holds about 30 bytes for each change, besides the chunk that it decodes
 
 
 class StoredLog:
