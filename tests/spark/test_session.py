@@ -154,6 +154,42 @@ def test_only_a_command_leaves_pandas_out_and_both_leave_archives_out(command: b
     assert done.stdout.strip() == f"({not command}, []) [({not command}, [])]"
 
 
+_START = """
+import sys
+from pathlib import Path
+from toolkit.lake import class_archive, session
+from toolkit.values.config import Config
+options = {"spark.driver.extraJavaOptions": f"-Xlog:class+load:file={sys.argv[2]}"}
+access = Config(root=Path(sys.argv[1]), spark=options).lake_access
+if sys.argv[3:]:
+    print(class_archive.make_missing(session.spark_settings(access)))
+spark = session.own_session(access)
+spark.sql("CREATE TABLE current.t (a INT) USING iceberg")
+session.stop_session()
+"""
+
+
+def test_a_jvm_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
+    def shared(name: str, *more: str) -> tuple[int, int]:
+        loaded = tmp_path / name
+        subprocess.run(
+            [sys.executable, "-c", _START, str(tmp_path / f"lake-{name}"), str(loaded), *more],
+            env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}, cwd=tmp_path, timeout=500, check=True,
+        )  # fmt: skip
+        lines = [line for line in loaded.read_text(encoding="utf-8").splitlines() if " org.apache." in line]
+        return sum("shared objects file (top)" in line for line in lines), len(lines)
+
+    without, _ = shared("without")
+    taken, of = shared("with", "make")
+    assert without == 0 and taken > of * 0.7, (without, taken, of)
+    (archive,) = (tmp_path / "cache" / "cdc-toolkit").glob("*.jsa")
+    archive.chmod(0o600)
+    with archive.open("r+b") as file:
+        file.truncate(archive.stat().st_size // 2)
+    damaged, _ = shared("damaged")
+    assert damaged == 0
+
+
 def test_another_lake_in_the_same_jvm(spark: SparkSession, lake: Config, tmp_path: Path) -> None:
     spark.sql("CREATE TABLE current.mine (id INT) USING iceberg")
     other = Config(root=tmp_path / "other")

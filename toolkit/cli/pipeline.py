@@ -241,11 +241,18 @@ def repair(
 @main.command()
 @command
 def maintain(ctx: Context) -> None:
-    """Compact the lake, and expire table snapshots and tags older than [lake] keep_days. The log keeps every event."""
+    """Compact the lake, and expire table snapshots and tags older than [lake] keep_days. The log keeps every event.
+
+    The first run on a machine also makes an archive of Spark's classes, with which the next commands start faster.
+    """
     from dataclasses import asdict
+
+    from toolkit.lake import class_archive, session
 
     done = [asdict(one) for one in ctx.toolkit.maintain()]
     ctx.output.table(done, ["table", "merged", "into", "snapshots", "tags", "orphans", "skipped"])
+    session.stop_session()  # two JVMs might not have room
+    class_archive.make_missing(session.spark_settings(ctx.config.lake_access))
 
 
 @main.command()

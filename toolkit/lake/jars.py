@@ -40,23 +40,28 @@ def settings_for(*artifacts: str) -> dict[str, str]:
     return {"spark.jars.packages": ",".join(packages), **without}
 
 
+def folder_of(settings: Mapping[str, str]) -> Path:
+    """Return the folder of the jars that Spark resolves."""
+    return Path(settings.get("spark.jars.ivy") or _IVY).expanduser() / "jars"
+
+
 @contextmanager
 def one_download(settings: Mapping[str, str]) -> Iterator[None]:
     """Hold a lock while Spark downloads jars: of two downloads of a jar at the same time, one fails.
 
     Nothing is locked while all jars are there already.
     """
-    folder = Path(settings.get("spark.jars.ivy") or _IVY).expanduser()
+    folder = folder_of(settings)
     asked = list(filter(None, map(str.strip, settings["spark.jars.packages"].split(","))))
 
     def complete() -> bool:
-        return all(name.count(":") == 2 and (folder / "jars" / file_name(name)).is_file() for name in asked)
+        return all(name.count(":") == 2 and (folder / file_name(name)).is_file() for name in asked)
 
     with ExitStack() as locked:
         if not complete():
             with suppress(OSError):  # Spark then says why it cannot write there
                 folder.mkdir(parents=True, exist_ok=True)
-                file = locked.enter_context((folder / "cdc-toolkit.lock").open("ab"))
+                file = locked.enter_context((folder.parent / "cdc-toolkit.lock").open("ab"))
                 fcntl.flock(file, fcntl.LOCK_EX)
         if complete():
             locked.close()

@@ -17,6 +17,11 @@ _USABLE = (17, 21)
 _ABSENT_MODULE = "--add-modules=jdk.incubator.vector"
 
 
+def cache_folder() -> Path:
+    """Return the folder of this account for what is made once for a Java runtime."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdc-toolkit"
+
+
 def find_java() -> Path:
     """Find `java` inside a Java home of version 17 or 21.
 
@@ -79,8 +84,7 @@ def _bundled() -> Path | None:
 
 def _launcher(java: Path) -> Path:
     """Make a Java home with only `bin/java`, a script that removes the option for the module that the runtime lacks."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdc-toolkit"
-    target = cache / f"java-{hashlib.sha256(str(java).encode()).hexdigest()[:12]}" / "bin" / "java"
+    target = cache_folder() / f"java-{hashlib.sha256(str(java).encode()).hexdigest()[:12]}" / "bin" / "java"
     script = (
         "#!/bin/sh\n"
         f"# Spark passes {_ABSENT_MODULE}, which this runtime does not have.\n"

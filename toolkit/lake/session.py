@@ -11,13 +11,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import cluster, jars, pandas_on_demand
+from toolkit.lake import class_archive, cluster, jars, pandas_on_demand
 from toolkit.lake.java import find_java
 from toolkit.lake.lake_catalog import jars_of, secrets_of, spark_properties
 from toolkit.lake.tables import require_writable
@@ -29,11 +29,14 @@ from toolkit.values.process_env import environment
 from toolkit.values.resources import ROOT
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     from toolkit.values.lake_access import LakeAccess
 
 LOG_NAME = "spark.log"
+_DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"
 _HEAP = "2g"
 _TASK_BYTES = 256 << 20  # heap that one task may need
 #: Spark's own list, and what catalogs call their secrets.
@@ -56,7 +59,7 @@ def spark_settings(access: LakeAccess) -> dict[str, str]:
         "spark.master": f"local[{_tasks(access.spark.get('spark.driver.memory', _HEAP))}]",
         "spark.driver.memory": _HEAP,
         **jars_of(access),
-        "spark.driver.defaultJavaOptions": (
+        _DRIVER_OPTIONS: (
             f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dderby.stream.error.file=/dev/null"
             f" {cluster.java_options(access, 'driver')}"
         ),
@@ -154,10 +157,11 @@ def own_session(access: LakeAccess) -> SparkSession:
         return own
 
 
-def stop_session(*, at_once: bool = False) -> None:
+def stop_session(*, at_once: bool = False, seconds: float = 20.0) -> None:
     """Stop Spark and wait until its JVM ends. Do nothing if there is none.
 
-    `at_once` ends the JVM without a call to it, which is not possible after an interruption.
+    `at_once` ends the JVM without a call to it, which is not possible after an interruption. A JVM that has not ended
+    after so many seconds is killed.
     """
     from pyspark import SparkContext
 
@@ -183,7 +187,7 @@ def stop_session(*, at_once: bool = False) -> None:
             SparkContext._gateway = None
             SparkContext._jvm = None
             if process is not None:
-                _end(process)
+                _end(process, seconds)
 
 
 def jvm_end(seconds: float = 5.0) -> str | None:
@@ -206,11 +210,11 @@ def jvm_end(seconds: float = 5.0) -> str | None:
     )
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
     if process.stdin is not None:
         process.stdin.close()  # the gateway ends when its standard input is closed
     try:
-        process.wait(timeout=20)
+        process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -218,8 +222,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkRuntimeError
-    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:
@@ -228,8 +230,9 @@ def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
     pandas_on_demand.settle_pyarrow()
     pandas_on_demand.settle_pyspark()
     search = [str(ROOT), *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(ROOT))]
+    java_home = find_java().parent.parent
     variables = {
-        "JAVA_HOME": str(find_java().parent.parent),
+        "JAVA_HOME": str(java_home),
         "PYSPARK_PYTHON": cluster.python_of_executors(settings),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(search),
@@ -239,20 +242,8 @@ def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
         conf.set(key, value)
     if settings["spark.master"].startswith("local-cluster") and "spark.authenticate.secret" not in settings:
         conf.set("spark.authenticate.secret", secrets.token_hex(32))  # other local masters get one from Spark
-    log_path = access.work_dir / LOG_NAME
     with environment(variables):
-        with (
-            progress.stage("starting Spark"),
-            log_path.open("wb") as log,
-            _submit_arguments(conf.getAll()) as arguments,
-            environment(arguments),
-            jars.one_download(settings),
-        ):
-            try:
-                with uninterrupted():  # pyspark forgets a JVM that it has not reached yet, and the JVM stays
-                    gateway = launch_gateway(None, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
-            except PySparkRuntimeError:
-                raise LakeError(f"Spark did not start: {_last_words(log_path)}; all of it is in {log_path}") from None
+        gateway = _launch(access, settings, conf, java_home)
         try:
             # Spark has resolved its packages here, and no executor runs yet.
             resolved = gateway.jvm.java.lang.System.getProperty("spark.repl.local.jars") or ""
@@ -271,7 +262,35 @@ def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
             stop_session()
             if isinstance(error, LakeError) or not isinstance(error, Exception):
                 raise
-            raise LakeError(f"Spark did not start: {lines[0] if lines else error!r}; see {log_path}") from None
+            raise LakeError(
+                f"Spark did not start: {lines[0] if lines else error!r}; see {access.work_dir / LOG_NAME}"
+            ) from None
+
+
+def _launch(access: LakeAccess, settings: Mapping[str, str], conf: SparkConf, java_home: Path) -> JavaGateway:
+    """Start the JVM, once more without its archive of classes if it does not start: the archive may be damaged."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    log_path = access.work_dir / LOG_NAME
+    archive = class_archive.find(java_home, settings)
+    shared = "" if archive is None else f' "-XX:SharedArchiveFile={archive}"'
+    conf.set(_DRIVER_OPTIONS, f"{settings[_DRIVER_OPTIONS]}{shared}")
+    with (
+        progress.stage("starting Spark"),
+        log_path.open("wb") as log,
+        _submit_arguments(conf.getAll()) as arguments,
+        environment(arguments),
+        jars.one_download(settings),
+    ):
+        try:
+            with uninterrupted():  # pyspark forgets a JVM that it has not reached yet, and the JVM stays
+                return launch_gateway(None, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+        except PySparkRuntimeError:
+            if archive is None:
+                raise LakeError(f"Spark did not start: {_last_words(log_path)}; all of it is in {log_path}") from None
+    archive.unlink(missing_ok=True)
+    return _launch(access, settings, conf, java_home)
 
 
 @contextmanager
