@@ -157,12 +157,12 @@ def test_only_a_command_leaves_pandas_out_and_both_leave_archives_out(command: b
 _START = """
 import sys
 from pathlib import Path
-from toolkit.lake import class_archive, session
+from toolkit.lake import class_recording, session
 from toolkit.values.config import Config
 options = {"spark.driver.extraJavaOptions": f"-Xlog:class+load:file={sys.argv[2]}"}
 access = Config(root=Path(sys.argv[1]), spark=options).lake_access
 if sys.argv[3:]:
-    print(class_archive.make_missing(session.spark_settings(access)))
+    print(class_recording.make_missing(session.spark_settings(access)))
 spark = session.own_session(access)
 spark.sql("CREATE TABLE current.t (a INT) USING iceberg")
 session.stop_session()

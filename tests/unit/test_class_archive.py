@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.lake import class_archive
+from toolkit.lake import class_archive, class_recording
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     base = tmp_path / "java" / "lib" / "server" / "classes.jsa"
     base.parent.mkdir(parents=True)
     base.touch()
-    monkeypatch.setattr(class_archive, "find_java", lambda: tmp_path / "java" / "bin" / "java")
+    monkeypatch.setattr(class_recording, "find_java", lambda: tmp_path / "java" / "bin" / "java")
     return {"spark.jars.packages": "a:a:1", "spark.jars.ivy": str(tmp_path / "ivy"), "spark.hadoop.secret": "s"}
 
 
@@ -40,10 +40,10 @@ def test_it_is_made_once(settings: dict[str, str], tmp_path: Path, monkeypatch: 
     home = tmp_path / "java"
     program(monkeypatch, tmp_path, "open(archive, 'w').write(sys.stdin.read())")
     assert class_archive.find(home, settings) is None
-    made = class_archive.make_missing(settings)
+    made = class_recording.make_missing(settings)
     assert made is not None and class_archive.find(home, settings) == made
     assert "secret" not in made.read_text() and "a:a:1" in made.read_text()
-    assert class_archive.make_missing(settings) is None
+    assert class_recording.make_missing(settings) is None
     assert list(made.parent.iterdir()) == [made]
 
 
@@ -52,7 +52,7 @@ def test_other_jars_and_another_java_have_their_own(
 ) -> None:
     home = tmp_path / "java"
     program(monkeypatch, tmp_path, "open(archive, 'w')")
-    class_archive.make_missing(settings)
+    class_recording.make_missing(settings)
     assert class_archive.find(home, {**settings, "spark.jars.packages": "b:b:1"}) is None
     assert class_archive.find(tmp_path / "other", settings) is None
     (home / "release").write_text("JAVA_VERSION=18", encoding="utf-8")
@@ -67,13 +67,13 @@ def test_a_runtime_that_cannot_make_one_is_not_asked(
 ) -> None:
     program(monkeypatch, tmp_path, "open(archive, 'w')")
     (tmp_path / "java" / "lib" / "server" / "classes.jsa").unlink()
-    assert class_archive.make_missing(settings) is None
+    assert class_recording.make_missing(settings) is None
     assert not (tmp_path / "pid").exists()
 
 
 def test_a_failure_leaves_nothing(settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(monkeypatch, tmp_path, "sys.exit('no room')")
-    assert class_archive.make_missing(settings) is None
+    assert class_recording.make_missing(settings) is None
     assert not list((tmp_path / "cache" / "cdc-toolkit").iterdir())
 
 
@@ -81,8 +81,8 @@ def test_an_interruption_ends_the_program(
     settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(monkeypatch, tmp_path, "open(archive, 'w'); time.sleep(600)")
-    monkeypatch.setattr(class_archive, "_SECONDS", 1.0)
-    assert class_archive.make_missing(settings) is None
+    monkeypatch.setattr(class_recording, "_SECONDS", 1.0)
+    assert class_recording.make_missing(settings) is None
     pid = int((tmp_path / "pid").read_text())
     assert not Path(f"/proc/{pid}").exists()
     assert not list((tmp_path / "cache" / "cdc-toolkit").iterdir())
@@ -99,6 +99,6 @@ def test_archives_that_no_jvm_has_read_for_long_are_deleted(
     for name, days in (("old", 91), ("recent", 89)):
         (folder / f"classes-{name}.jsa").touch()
         os.utime(folder / f"classes-{name}.jsa", (time.time() - days * 86_400,) * 2)
-    made = class_archive.make_missing(settings)
+    made = class_recording.make_missing(settings)
     assert made is not None
     assert {path.name for path in folder.iterdir()} == {"classes-recent.jsa", made.name}

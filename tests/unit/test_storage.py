@@ -149,6 +149,8 @@ OF_THE_RUNNER = {
     "hive_catalog",  # the host and port of a metastore
     "jars",  # the jars that Spark has resolved
     "java",  # the JDK
+    "class_archive",  # the archive of the JVM's classes, in the account's cache
+    "class_recording",
     "lease",
     "session",  # Spark's output and settings
     "sqlite_catalog",  # the file of the catalog

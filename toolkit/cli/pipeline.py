@@ -247,12 +247,12 @@ def maintain(ctx: Context) -> None:
     """
     from dataclasses import asdict
 
-    from toolkit.lake import class_archive, session
+    from toolkit.lake import class_recording, session
 
     done = [asdict(one) for one in ctx.toolkit.maintain()]
     ctx.output.table(done, ["table", "merged", "into", "snapshots", "tags", "orphans", "skipped"])
     session.stop_session()  # two JVMs might not have room
-    class_archive.make_missing(session.spark_settings(ctx.config.lake_access))
+    class_recording.make_missing(session.spark_settings(ctx.config.lake_access))
 
 
 @main.command()

@@ -1,108 +1,29 @@
-"""Keep the classes of Spark and Iceberg in an archive of the JVM, so that the next JVM need not read and verify them.
+"""Find the archive of the JVM's classes for a Java runtime and a set of jars.
 
-A JVM with the archive is ready in about two thirds of the time. It is made for one Java runtime and one set of jars, by
-a JVM of its own, in the cache of the user's account. The JVM checks itself that an archive fits, and starts without one
-that does not.
+With it, a JVM need not read and verify the classes of Spark and Iceberg, and is ready in about two thirds of the time.
+`class_recording` makes it, in the cache of the user's account. The JVM checks itself that an archive fits, and starts
+without one that does not.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from toolkit.lake import jars
-from toolkit.lake.java import cache_folder, find_java
-from toolkit.values import progress
-from toolkit.values.errors import JavaMissing
-from toolkit.values.log_setup import logger
-
-_log = logger(__name__)
-_SECONDS = 300  # what the JVM may take to write the archive
-_UNUSED = 90 * 86_400  # seconds after which an archive that no JVM has read is deleted
-#: What a drain, a build and a check let Spark do.
-_TYPICAL = (
-    "CREATE NAMESPACE IF NOT EXISTS n",
-    "CREATE TABLE n.t (id BIGINT, text STRING, at TIMESTAMP, cells ARRAY<STRING>) USING iceberg PARTITIONED BY"
-    " (truncate(10, id))",
-    "INSERT INTO n.t SELECT id, cast(id AS STRING), current_timestamp(), array('a', NULL) FROM range(100)",
-    "MERGE INTO n.t AS t USING (SELECT id, max_by(text, at) AS text FROM n.t GROUP BY id) AS s ON t.id = s.id"
-    " WHEN MATCHED AND s.id < 5 THEN DELETE WHEN MATCHED THEN UPDATE SET text = concat(s.text, 'x')"
-    " WHEN NOT MATCHED THEN INSERT (id, text) VALUES (s.id, s.text)",
-    "CREATE OR REPLACE TABLE n.u USING iceberg AS SELECT *, row_number() OVER (PARTITION BY id % 3 ORDER BY at) AS n,"
-    " xxhash64(1L, concat(X'00', coalesce(cast(text AS BINARY), X''))) AS h, element_at(cells, 1) AS c FROM n.t",
-    "ALTER TABLE n.u CREATE TAG x",
-    "CREATE OR REPLACE VIEW n.v AS SELECT count(*) AS rows, sum(h % 7) AS h FROM n.u VERSION AS OF 'x' WHERE id > 3",
-    "SELECT * FROM n.v",
-    "SELECT * FROM n.t.snapshots",
-)
+from toolkit.lake.java import cache_folder
 
 
 def find(java_home: Path, settings: Mapping[str, str]) -> Path | None:
     """Return the archive for a Java runtime and the jars of the settings; None if it was not made yet."""
-    found = _place(java_home, settings)
+    found = place(java_home, settings)
     return found if found.is_file() else None
 
 
-def make_missing(settings: Mapping[str, str]) -> Path | None:
-    """Make the archive for this machine's Java runtime and the jars of the settings, and delete those no longer used.
-
-    It takes about 20 seconds, once. Return the archive; None if there is one, or if this runtime cannot make one.
-    """
-    with suppress(JavaMissing, OSError, subprocess.TimeoutExpired):
-        home = find_java().parent.parent
-        target = _place(home, settings)
-        if not target.is_file() and (home / "lib" / "server" / "classes.jsa").is_file():
-            with progress.stage("preparing Spark's next start"):
-                return _make(target, settings)
-    return None
-
-
-def _make(target: Path, settings: Mapping[str, str]) -> Path | None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for other in target.parent.glob("classes-*.jsa"):
-        if other.stat().st_atime < time.time() - _UNUSED:
-            other.unlink()
-    partial = target.with_name(f".{target.stem}.{os.getpid()}.jsa")
-    try:
-        said = _run(str(partial), {key: value for key, value in settings.items() if key.startswith("spark.jars.")})
-        if not partial.is_file():
-            _log.warning("no archive of Spark's classes", extra={"reason": said or "the JVM wrote none"})
-            return None
-        partial.replace(target)
-        return target
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _run(archive: str, settings: Mapping[str, str]) -> str:
-    """Run this module in a process of its own. Return the last line of its errors. No process of it remains."""
-    pipe = subprocess.PIPE
-    # A group of its own, because a JVM that loses its Python would still write the archive.
-    with (
-        tempfile.TemporaryDirectory(prefix="cdc-classes-") as lake,
-        subprocess.Popen(
-            [sys.executable, "-m", __name__, archive, lake],
-            stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True,
-        ) as process,
-    ):  # fmt: skip
-        try:
-            _, errors = process.communicate(json.dumps(settings), timeout=2 * _SECONDS)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-    return errors.strip().rpartition("\n")[2]
-
-
-def _place(java_home: Path, settings: Mapping[str, str]) -> Path:
+def place(java_home: Path, settings: Mapping[str, str]) -> Path:
+    """Return the place of the archive for a Java runtime and the jars of the settings."""
     digest = hashlib.sha256("\n".join(_parts(java_home, settings)).encode()).hexdigest()
     return cache_folder() / f"classes-{digest[:16]}.jsa"
 
@@ -119,21 +40,3 @@ def _parts(java_home: Path, settings: Mapping[str, str]) -> Iterator[str]:
         for jar in sorted(folder.glob("*.jar")):
             found = jar.stat()
             yield f"{jar} {found.st_size} {found.st_mtime_ns}"
-
-
-def _record(archive: str, lake: str, settings: Mapping[str, str]) -> None:
-    """Run typical statements on a lake of its own, in a JVM that writes the archive as it ends."""
-    from toolkit.lake import pandas_on_demand, session
-    from toolkit.values.config import Config
-
-    pandas_on_demand.enable()
-    option = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={archive}"', "spark.master": "local[1]"}
-    spark = session.own_session(Config(root=Path(lake), spark={**settings, **option}).lake_access)
-    for statement in _TYPICAL:
-        spark.sql(statement).collect()
-    spark.sparkContext.parallelize([0], 1).map(str).collect()
-    session.stop_session(seconds=_SECONDS)
-
-
-if __name__ == "__main__":
-    _record(sys.argv[1], sys.argv[2], json.load(sys.stdin))

@@ -60,7 +60,7 @@ def one_download(settings: Mapping[str, str]) -> Iterator[None]:
     with ExitStack() as locked:
         if not complete():
             with suppress(OSError):  # Spark then says why it cannot write there
-                folder.mkdir(parents=True, exist_ok=True)
+                folder.parent.mkdir(parents=True, exist_ok=True)
                 file = locked.enter_context((folder.parent / "cdc-toolkit.lock").open("ab"))
                 fcntl.flock(file, fcntl.LOCK_EX)
         if complete():
