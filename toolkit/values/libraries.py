@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 import threading
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from enum import StrEnum
+from types import ModuleType
 from typing import Any
 
 
@@ -20,8 +21,8 @@ class Library(StrEnum):
     GREAT_EXPECTATIONS = "great_expectations"
 
 
-#: Great Expectations imports this for expectations that no check has. It takes 38 MB, and seconds.
-_LATE = "scipy.stats"
+#: Great Expectations imports these for expectations that no check has. They take 60 MB, and seconds.
+_LATE = ("scipy.stats", "altair")
 _INTERVAL = sys.getswitchinterval()
 #: Two threads in the middle of one package may find modules that are only half imported.
 _importing = {library: threading.Lock() for library in Library}
@@ -33,22 +34,29 @@ def load(library: Library) -> Any:
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     with _importing[library], warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations within the library, which we cannot fix
-        if library == Library.GREAT_EXPECTATIONS and _LATE not in sys.modules:
-            _import_late(_LATE)
-        return importlib.import_module(library)
+        with _late(_LATE if library == Library.GREAT_EXPECTATIONS else ()):
+            return importlib.import_module(library)
 
 
-def _import_late(name: str) -> None:
-    """Let a module be imported with the first use of one of its attributes."""
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.loader is None:
-        return
-    spec.loader = importlib.util.LazyLoader(spec.loader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    package, _, own = name.rpartition(".")
-    setattr(sys.modules[package], own, module)
-    spec.loader.exec_module(module)
+@contextmanager
+def _late(names: Sequence[str]) -> Iterator[None]:
+    """Let modules that are imported inside the block be read with the first use of one of their attributes."""
+    absent = [name for name in names if name not in sys.modules]
+    sys.modules.update({name: _LateModule(name) for name in absent})
+    try:
+        yield
+    finally:
+        for name in absent:  # whatever imports them from here on gets the modules themselves
+            del sys.modules[name]
+
+
+class _LateModule(ModuleType):
+    """Stands for a module that is imported when an attribute is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked for by the import itself
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self.__name__), name)
 
 
 def preload(*libraries: Library) -> None:
