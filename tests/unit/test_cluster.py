@@ -18,7 +18,7 @@ from toolkit.decode.task import DecodeTask
 from toolkit.lake import cluster
 from toolkit.lake.batch_parts import Part, read_part
 from toolkit.lake.executor_spool import delivered
-from toolkit.lake.executors import Delivery, examine
+from toolkit.lake.executors import Delivery, examine, to_deliver
 from toolkit.lake.session import spark_settings
 from toolkit.lake.staging import DECODE
 from toolkit.rawlog.arrow import EVENT_SCHEMA
@@ -131,7 +131,8 @@ def test_executors_decode_from_copies_what_local_tasks_decode_from_the_spool(
     with delivered(config.lake_access, tasks) as (moved, given):
         assert given is not None and {Path(task.path).parent.name for task in moved} == {".spool"}
         spans = [task.span for task in tasks]
-        assert sorted(file.stat().st_size for file in _files(config)) == sorted(stop - first for first, stop in spans)
+        sizes = [len(pa.input_stream(str(file), compression="zstd").read()) for file in _files(config)]
+        assert sorted(sizes) == sorted(stop - first for first, stop in spans)
         (tmp_path / "spool").unlink()  # an executor has no such file
         assert _read(moved, given).equals(local)
     assert _files(config) == []
@@ -169,14 +170,18 @@ def test_another_code_is_refused_by_each_task(tmp_path: Path, tasks: list[Decode
 
 def test_an_executor_says_what_does_not_fit(tmp_path: Path) -> None:
     place = tmp_path / "probe"
-    place.write_bytes(b"abc")
+    with to_deliver(str(place), {}) as file:
+        file.write(b"abc")
+    whole = place.read_bytes()
+    (tmp_path / "torn").write_bytes(whole[:-2])
 
     def problem(code: str, path: Path, content: bytes) -> str | None:
         return examine(Delivery(code, {}), str(path), content)
 
     assert problem(code_identity(), place, b"abc") is None
     assert "reads other bytes" in (problem(code_identity(), place, b"abd") or "")
-    assert "cannot read" in (problem(code_identity(), tmp_path / "missing", b"") or "")
+    for damaged in ("missing", "torn"):
+        assert "cannot read" in (problem(code_identity(), tmp_path / damaged, b"abc") or "")
     assert "install the same version" in (problem("0.0.9 (0)", place, b"abc") or "")
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from toolkit.lake import storage
-from toolkit.lake.executors import Delivery, examine
+from toolkit.lake.executors import Delivery, examine, to_deliver
 from toolkit.lake.file_lists import listed_files
 from toolkit.values import progress
 from toolkit.values.errors import ConfigError, LakeError
@@ -132,7 +132,7 @@ def require_fit(spark: SparkSession, access: LakeAccess) -> tuple[str, ...]:
     properties, content = storage.file_properties(access), os.urandom(64)
     with listed_files(access, "probes", properties) as files, progress.stage("asking the executors"):
         place = files.add(new_place(access))
-        with storage.create(place, properties) as file:
+        with to_deliver(place, properties) as file:
             file.write(content)
         return ask_executors(spark, partial(examine, Delivery(code_identity(), properties), place, content))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toolkit.lake import storage
 from toolkit.lake.cluster import is_cluster, new_place, spool_folder
-from toolkit.lake.executors import Delivery
+from toolkit.lake.executors import Delivery, to_deliver
 from toolkit.lake.file_lists import listed_files
 from toolkit.values.errors import LakeError
 from toolkit.values.installed_code import code_identity
@@ -65,7 +65,7 @@ class _Copy(NamedTuple):
 
 
 def _write(properties: Mapping[str, str], copy: _Copy) -> None:
-    with Path(copy.path).open("rb") as source, storage.create(copy.place, properties) as target:
+    with Path(copy.path).open("rb") as source, to_deliver(copy.place, properties) as target:
         first, stop = copy.span
         source.seek(first)
         while block := source.read(min(_COPIED, stop - source.tell())):
