@@ -7,8 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from toolkit.lake import class_archive, class_recording
+from toolkit.api import Toolkit
+from toolkit.cli import main
+from toolkit.lake import class_archive, class_recording, session
+from toolkit.values.errors import LakeError
 
 pytestmark = pytest.mark.unit
 
@@ -45,6 +49,39 @@ def test_it_is_made_once(settings: dict[str, str], tmp_path: Path, monkeypatch: 
     assert "secret" not in made.read_text() and "a:a:1" in made.read_text()
     assert class_recording.make_missing(settings) is None
     assert list(made.parent.iterdir()) == [made]
+
+
+def test_maintain_makes_it_after_its_own_jvm_has_ended(
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    program(monkeypatch, tmp_path, "open(archive, 'w')")
+    (tmp_path / "cdc.toml").touch()
+
+    def archives() -> list[Path]:
+        return list((tmp_path / "cache").rglob("classes-*.jsa"))
+
+    def maintained(_: Toolkit) -> tuple[()]:
+        done.append("maintained")
+        return ()
+
+    def stopped(**_: object) -> None:
+        if not archives():
+            done.append("stopped")
+
+    monkeypatch.setattr(Toolkit, "maintain", maintained)
+    monkeypatch.setattr(session, "stop_session", stopped)
+    ended = CliRunner().invoke(main, ["maintain", "--config", str(tmp_path / "cdc.toml")])
+    assert (ended.exit_code, done, len(archives())) == (0, ["maintained", "stopped"], 1), ended.output
+    for archive in archives():
+        archive.unlink()
+
+    def failing(_: Toolkit) -> None:
+        raise LakeError("gone; restore it")
+
+    monkeypatch.setattr(Toolkit, "maintain", failing)
+    assert CliRunner().invoke(main, ["maintain", "--config", str(tmp_path / "cdc.toml")]).exit_code == 1
+    assert archives() == []
 
 
 def test_other_jars_and_another_java_have_their_own(
