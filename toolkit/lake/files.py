@@ -101,14 +101,13 @@ class EventsFile:
         self.rows += batch.num_rows
         if self._bytes > _GROUP_BYTES:
             self._flush()
+            return_freed()  # else the next rows take new memory
 
     def _flush(self) -> None:
         if self._held:
             table = pa.Table.from_batches(self._held, schema=self._schema)
             self._held, self._bytes = [], 0
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
-            del table
-            return_freed()  # else the next rows take new memory
 
     def __enter__(self) -> EventsFile:
         return self
