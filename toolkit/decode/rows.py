@@ -73,7 +73,7 @@ def decode_rows(path: str, task: DecodeTask) -> Iterator[pa.RecordBatch]:
     rows, relids = rows[order], relids[order]
     firsts = np.flatnonzero(np.diff(relids, prepend=-1))
     tables = relids[firsts].tolist()
-    del relids, order  # frees memory: a task of rows of one table needs them no more
+    del relids, order  # their memory is not needed while the rows are decoded
     for relid, mine in zip(tables, np.split(rows, firsts[1:]), strict=True):
         for binding, part in _by_binding(stream, task.bindings, relid, mine):
             for chunk in _chunks(stream.offsets, part):

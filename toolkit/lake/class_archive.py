@@ -1,8 +1,8 @@
 """Find the archive of the JVM's classes for a Java runtime and a set of jars.
 
 With it, a JVM need not read and verify the classes of Spark and Iceberg, and is ready in about two thirds of the time.
-`class_recording` makes it, in the cache of the user's account. The JVM checks itself that an archive fits, and starts
-without one that does not.
+`class_recording` makes it, in the cache of the user's account. The JVM itself checks whether an archive fits, and
+starts without one that does not.
 """
 
 from __future__ import annotations

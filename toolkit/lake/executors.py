@@ -21,7 +21,7 @@ from toolkit.values.errors import LakeError
 from toolkit.values.installed_code import code_identity
 
 _COPIED = 4 << 20  # bytes at once
-_FORM = "zstd"
+_COMPRESSION = "zstd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +55,26 @@ class Delivery:
         """
         folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
         with tempfile.TemporaryFile(dir=folder) as copy:
-            with storage.open_file(place, self.properties) as file, pa.CompressedInputStream(file, _FORM) as bytes_:
-                shutil.copyfileobj(bytes_, copy, _COPIED)
+            with (
+                storage.open_file(place, self.properties) as file,
+                pa.CompressedInputStream(file, _COMPRESSION) as plain,
+            ):
+                shutil.copyfileobj(plain, copy, _COPIED)
             copy.flush()
             yield f"/dev/fd/{copy.fileno()}"
 
 
 @contextmanager
 def to_deliver(place: str, properties: Mapping[str, str]) -> Iterator[pa.NativeFile]:
-    """Open a file of the store that executors fetch. It is compressed: a store takes longer for a byte than zstd.
+    """Open a file of the store that executors fetch, for writing.
+
+    It is compressed, because to compress a byte takes less time than to send it to a store and back.
 
     Raises:
         OSError: it cannot be written.
     """
-    with storage.create(place, properties) as file, pa.CompressedOutputStream(file, _FORM) as bytes_:
-        yield bytes_
+    with storage.create(place, properties) as file, pa.CompressedOutputStream(file, _COMPRESSION) as plain:
+        yield plain
 
 
 def examine(delivery: Delivery, place: str, content: bytes) -> str | None:

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Variable of Spark's Python workers: they run for such a command.
+#: The environment variable that tells Spark's Python workers that they run for such a command.
 _VARIABLE = "CDC_PANDAS_ON_DEMAND"
 
-#: Has an element once `enable` was called.
+#: Not empty once `enable` was called.
 _enabled: list[bool] = []
 
 
@@ -39,7 +39,7 @@ def worker_settings() -> dict[str, str]:
 
 
 def prepare_worker() -> None:
-    """Do in a worker, or in the daemon whose forks the workers are, as the process that uses Spark does."""
+    """Import pandas into a worker, or into the daemon that workers are forks of, unless a command uses Spark."""
     if _VARIABLE in os.environ:
         enable()
         settle_pyarrow()
