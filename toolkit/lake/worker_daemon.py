@@ -11,13 +11,14 @@ import gc
 import os
 import sys
 import zipimport
+from importlib import import_module
 from importlib.machinery import PathFinder
 
 from toolkit.lake import pandas_on_demand
 
 
-def run() -> None:
-    """Fork a worker for each connection of Spark, until Spark ends."""
+def run(*modules: str) -> None:
+    """Fork a worker for each connection of Spark, until Spark ends. Workers need `modules` too."""
     leave_archives_out()
     pandas_on_demand.prepare_worker()
     from pyspark.daemon import manager
@@ -25,6 +26,8 @@ def run() -> None:
     import toolkit.decode.rows
     import toolkit.lake.batch_parts  # noqa: F401
 
+    for module in modules:
+        import_module(module)
     gc.collect()
     gc.freeze()
     manager()  # type: ignore[no-untyped-call]
