@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: The environment variable that tells Spark's Python workers that they run for such a command.
+#: The environment variable that Spark's Python workers have if they run for such a command.
 _VARIABLE = "CDC_PANDAS_ON_DEMAND"
 
 #: Not empty once `enable` was called.
