@@ -378,6 +378,67 @@ begin
 end
 $function$;
 
+-- Keep what the publications are before a command, for cdc.altered_publication after it.
+create or replace function cdc.keep_publications()
+returns event_trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $function$
+declare
+  own text := coalesce(current_setting('cdc.slot', true), '');
+begin
+  perform set_config('cdc.publications_before', '', true);
+  perform set_config('cdc.slot', '', true);
+  perform set_config(
+    'cdc.publications_before', (select jsonb_object_agg(p.oid, to_jsonb(p)) from cdc.publications as p)::text, true
+  );
+  perform set_config('cdc.slot', own, true);
+exception
+  when others then null; -- the tables of the publication are then described
+end
+$function$;
+
+-- Return what a command altered of one publication: the operations that it sends, with the row versions of the
+-- publication before and after. A reader that knows the tables of the publication knows them after it too. Return null
+-- if more was altered, or if no row is sent before or after it, because a row filter is then not described. Beside other
+-- publications of its lake, it does not decide alone what is sent of a table.
+create or replace function cdc.altered_publication(altered oid[])
+returns jsonb
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $function$
+declare
+  before jsonb := nullif(current_setting('cdc.publications_before', true), '')::jsonb;
+begin
+  return (
+    select jsonb_build_object(
+      'oid', p.oid::int8,
+      'name', p.pubname,
+      'was', (before -> p.oid::text ->> 'stamp')::int8,
+      'stamp', p.stamp::text::int8,
+      'publishes', p.publishes
+    )
+    from cdc.publications as p
+    where array[p.oid] = altered
+      and exists ( -- otherwise `before` may be of another command, or of the session
+        select from pg_event_trigger as t
+        where t.evtname = '_cdc_before' and t.evtenabled = 'A' and t.evtfoid = 'cdc.keep_publications()'::regprocedure
+      )
+      and (before -> p.oid::text) - '{publishes,stamp}'::text[] = to_jsonb(p) - '{publishes,stamp}'::text[]
+      and before -> p.oid::text -> 'publishes' ?| '{insert,update,delete}'
+      and p.publishes && '{insert,update,delete}'
+      and not exists (
+        select from cdc.settings as s
+        where s.name = 'publications'
+          and convert_from(s.value, 'UTF8')::jsonb ? p.pubname
+          and jsonb_array_length(convert_from(s.value, 'UTF8')::jsonb) > 1
+      )
+  );
+end
+$function$;
+
 -- Return whether capture is switched off: by `cdc ddl pause`, or by `set cdc.capture = off` in a session of a role that
 -- is a member of the installer's role. Any other role could otherwise make every table stale. Nothing is read then, but
 -- each DDL command still leaves a signed mark, so a gap is always recorded.
@@ -536,6 +597,7 @@ declare
   types oid[];
   touched oid[];
   altered oid[];
+  publication jsonb;
   unguarded oid[] := '{}';
   context text;
 begin
@@ -634,7 +696,10 @@ begin
       types := types || array(select t.oid from pg_type as t where t.typnamespace = any (schemas));
     end if;
     if altered <> '{}' and tg_tag <> 'CREATE PUBLICATION' then
-      tables := tables || cdc.published_by(altered);
+      publication := cdc.altered_publication(altered);
+      if publication is null then
+        tables := tables || cdc.published_by(altered);
+      end if;
     end if;
     if tg_tag = 'ALTER TABLE'
       and exists (select from pg_class as c where c.oid = any (tables) and c.relkind = 'p')
@@ -668,7 +733,7 @@ begin
       'unguarded', to_jsonb(unguarded::int8[]),
       'created', (select coalesce(jsonb_agg(r::int8), '[]') from unnest(created) as r where r = any (tables)),
       'tables', to_jsonb(tables::int8[])
-    ));
+    ) || case when publication is null then '{}' else jsonb_build_object('publication', publication) end);
   exception
     when others then
       begin
@@ -911,6 +976,8 @@ revoke all on function cdc.emit(text, jsonb) from public;
 revoke all on function cdc.touched(oid[], oid[]) from public;
 revoke all on function cdc.publishable() from public;
 revoke all on function cdc.published_by(oid[]) from public;
+revoke all on function cdc.keep_publications() from public;
+revoke all on function cdc.altered_publication(oid[]) from public;
 revoke all on function cdc.publish_new(oid[]) from public;
 revoke all on function cdc.let_read(oid[], oid[]) from public;
 revoke all on function cdc.capture_failed(text, text, jsonb, oid[]) from public;

@@ -7,25 +7,27 @@ declare
   wanted record;
 begin
   for wanted in
-    select w.name, w.event, w.function
+    select w.name, w.event, w.tag, w.function
     from (
       values
-        ('_cdc_0_command', 'ddl_command_end', 'capture_command'),
-        ('_cdc_0_drop', 'sql_drop', 'capture_drop'),
-        ('_cdc_0_rewrite', 'table_rewrite', 'capture_rewrite')
-    ) as w (name, event, function)
+        ('_cdc_before', 'ddl_command_start', 'ALTER PUBLICATION', 'keep_publications'),
+        ('_cdc_0_command', 'ddl_command_end', null, 'capture_command'),
+        ('_cdc_0_drop', 'sql_drop', null, 'capture_drop'),
+        ('_cdc_0_rewrite', 'table_rewrite', null, 'capture_rewrite')
+    ) as w (name, event, tag, function)
   loop
     if exists (
       select from pg_event_trigger as t
       where t.evtname = wanted.name
-        and (t.evtevent <> wanted.event or t.evttags is not null
+        and (t.evtevent <> wanted.event or t.evttags is distinct from string_to_array(wanted.tag, ',')
           or t.evtfoid <> to_regprocedure(format('cdc.%I()', wanted.function)))
     ) then
       execute format('drop event trigger %I', wanted.name); -- another trigger has this name
     end if;
     if not exists (select from pg_event_trigger as t where t.evtname = wanted.name) then
       execute format(
-        'create event trigger %I on %s execute function cdc.%I()', wanted.name, wanted.event, wanted.function
+        'create event trigger %I on %s %s execute function cdc.%I()',
+        wanted.name, wanted.event, 'when tag in (' || quote_literal(wanted.tag) || ')', wanted.function
       );
     end if;
     -- An enabled trigger is not altered: a changed catalog row would mean that it was switched off in between.
@@ -36,6 +38,7 @@ begin
 end
 $install$;
 
+comment on event trigger _cdc_before is 'cdc-toolkit: keeps what publications are before they are altered';
 comment on event trigger _cdc_0_command is 'cdc-toolkit: captures DDL';
 comment on event trigger _cdc_0_drop is 'cdc-toolkit: captures drops';
 comment on event trigger _cdc_0_rewrite is 'cdc-toolkit: captures table rewrites';

@@ -9,6 +9,7 @@ begin
   end if;
 end
 $uninstall$;
+drop event trigger if exists _cdc_before;
 drop event trigger if exists _cdc_0_command;
 drop event trigger if exists _cdc_0_drop;
 drop event trigger if exists _cdc_0_rewrite;

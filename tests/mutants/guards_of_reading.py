@@ -9,6 +9,9 @@ _PLAN = "tests/unit/test_decode_plan.py::"
 _MESSAGE, _DECODE = "toolkit/decode/ddl_message.py", "tests/unit/test_decode_plan.py"
 _FORM = f"{_PLAN}test_an_unreadable_genuine_message_turns_everything_stale"
 
+_CAPTURE, _ALTERED = "sql/install/30_capture.sql", "tests/postgres/test_altered_publication.py::"
+_DESCRIBED = f"{_ALTERED}test_the_tables_are_described_where_the_publication_alone_does_not_say_what_is_sent"
+
 _APPEND, _COMMIT = "toolkit/lake/direct_append.py", "toolkit/lake/direct_commit.py"
 _OVERTAKEN = (
     "tests/unit/test_direct_append.py::test_of_two_runners_with_one_base_the_second_is_refused",
@@ -16,6 +19,40 @@ _OVERTAKEN = (
 )
 
 GUARDS_OF_READING = (
+    never(
+        "a table known with another row of the publication",
+        "toolkit/decode/transaction.py",
+        "altered.stamp_in(known) != altered.was",
+        f"{_ALTERED}test_a_table_that_is_known_with_another_row_of_the_publication_is_stale",
+    ),
+    Guard(
+        "what a session states of publications",
+        _CAPTURE,
+        "t.evtname = '_cdc_before' and",
+        "true or",
+        f"{_ALTERED}test_what_a_session_states_of_publications_is_not_believed",
+    ),
+    Guard(
+        "a row filter where no row is sent",
+        _CAPTURE,
+        "and p.publishes && '{insert,update,delete}'",
+        "",
+        _DESCRIBED,
+    ),
+    Guard(
+        "a row filter where no row was sent before",
+        _CAPTURE,
+        "and before -> p.oid::text -> 'publishes' ?| '{insert,update,delete}'",
+        "",
+        _DESCRIBED,
+    ),
+    Guard(
+        "several publications of a lake",
+        _CAPTURE,
+        "and jsonb_array_length(convert_from(s.value, 'UTF8')::jsonb) > 1",
+        "and false",
+        _DESCRIBED,
+    ),
     never("the signature", _MESSAGE, "not self.signed(signature, payload)", _DECODE),
     never("a message once", _MESSAGE, "signature in self._seen", _DECODE),
     never("messages of this system", _MESSAGE, 'str(data.get("system")) != self.system_id', _DECODE),

@@ -65,6 +65,7 @@ GUARDS_OF_SOURCE = (
         "tests/postgres/test_upgrade.py::test_an_older_installation_is_named_until_init_replaces_it",
     ),
     _definer(_CAPTURE, "capture_command()\nreturns event_trigger"),
+    _definer(_CAPTURE, "keep_publications()\nreturns event_trigger"),
     _definer(_CAPTURE, "capture_drop()\nreturns event_trigger"),
     _definer(_CAPTURE, "capture_rewrite()\nreturns event_trigger"),
     _definer(_CAPTURE, "beacon()\nreturns text"),
@@ -78,8 +79,7 @@ GUARDS_OF_SOURCE = (
             "beacon()",
             "write_wal()",
             "emit(text, jsonb)",
-            "own(jsonb)",
-            "capture_command()",
+            *("own(jsonb)", "keep_publications()", "capture_command()"),
         )
     ),
     *(

@@ -338,7 +338,7 @@ def test_trap_097_the_guard_blocks_no_session(world: World, pg: EmbeddedServer) 
     world.sql(f"drop trigger _cdc_truncate_{world.relid('s1')} on s1")
     with psycopg.connect(world.config.source.conninfo) as other:
         other.execute("lock table s1 in row exclusive mode")
-        world.sql("set statement_timeout = '2s'", "alter publication cdc set (publish = 'insert')")
+        world.sql("set statement_timeout = '2s'", "alter publication cdc set (publish = 'truncate')")
     dumped = subprocess.run(
         [pg.program("pg_dump"), "-t", "r*", world.config.source.conninfo], capture_output=True, text=True, check=True
     ).stdout

@@ -19,6 +19,8 @@ from toolkit.values.table import OPERATIONS, Column, TableVersion, is_plain, lab
 #: Reasons of `table_rewrite`, as bits.
 REWRITE_PERSISTENCE, REWRITE_DEFAULT, REWRITE_TYPE, REWRITE_ACCESS_METHOD = 1, 2, 4, 8
 
+#: Why a table is stale whose entry of a publication is another than the captured events explain.
+UNEXPLAINED_PLACE = "its place in a publication was altered without a captured event, if only for a while"
 _SQL_CAP = 10_000
 _NAME = r'(?:"(?:[^"]|"")+"|[\w$]+)'
 _ALTER_TABLE = re.compile(
@@ -58,7 +60,7 @@ def changes_without_event(
     entries = {(publication, named): rest for publication, named, *rest in was.get("entries", ())}
     for publication, named, *rest in now.get("entries", ()):
         if entries.get((publication, named), rest) != rest and rest[-1] not in own:
-            yield "its place in a publication was altered without a captured event, if only for a while"
+            yield UNEXPLAINED_PLACE
             break
     if "stamps" not in was or "stamps" not in now:
         return  # the log was written by a version without these keys
@@ -83,6 +85,17 @@ def changes_without_event(
         if rewritten and (unexplained or (by_toast and not captured)):
             yield "rewritten without a captured event"
             return
+
+
+def is_another_state(was: dict[str, Any], now: dict[str, Any], *, own: Collection[int]) -> bool:
+    """Return whether two snapshots differ in more than a file or entries of publications that explain themselves.
+
+    A partition gets such an entry when its root moves to a schema that is published, and a new file by VACUUM FULL.
+    """
+    apart = ("entries", "storage")
+    if {**was, **dict.fromkeys(apart)} != {**now, **dict.fromkeys(apart)}:
+        return True
+    return any(changes_without_event(was, now, own=own))
 
 
 def toast_tables(snapshot: dict[str, Any]) -> dict[int, int]:

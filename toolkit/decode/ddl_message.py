@@ -36,6 +36,27 @@ class Rewrite:
 
 
 @dataclass(frozen=True, slots=True)
+class AlteredPublication:
+    """A publication of which only the operations that it sends were altered. Stamps are row versions of it."""
+
+    oid: int
+    name: str
+    was: int  # stamp before the command
+    stamp: int  # stamp after it
+    publishes: tuple[str, ...]
+
+    def stamp_in(self, snapshot: dict[str, Any]) -> int | None:
+        """Return the stamp with which the snapshot of a table has the publication; None if it does not have it."""
+        return next((stamp for oid, named, _, stamp in snapshot.get("entries", ()) if (oid, named) == (self.oid, 0)), None)
+
+    def applied(self, snapshot: dict[str, Any]) -> dict[str, Any]:
+        """Return the snapshot of a table after the command. The change log keeps rows of all operations."""
+        entries = [[*e[:3], self.stamp] if (e[0], e[1]) == (self.oid, 0) else e for e in snapshot.get("entries", ())]
+        publishes = None if snapshot["publishes"] is None else list(self.publishes)
+        return {**snapshot, "entries": entries, "publishes": publishes}
+
+
+@dataclass(frozen=True, slots=True)
 class DdlMessage:
     """A verified message of the event triggers. `text` is the JSON that was signed."""
 
@@ -53,6 +74,7 @@ class DdlMessage:
     identities: dict[int, str] = field(default_factory=dict)  # names of the tables that the message names
     unguarded: frozenset[int] = frozenset()  # partitions that the command locked and whose TRUNCATE is not captured
     publications: frozenset[str] | None = None  # the publications that the message's snapshots refer to
+    altered: AlteredPublication | None = None  # instead of snapshots of all its tables
     nested: bool = False  # a function ran the command, which is not in the text that the client sent
     seen: Visibility | None = None  # the transactions that the snapshots show; None: all before the message
     lsn: int = 0  # position of the message
@@ -138,11 +160,19 @@ def read_ddl(data: dict[str, Any], text: str) -> DdlMessage:
         identities={int(o["relid"]): str(o.get("identity")) for o in tabular},
         unguarded=frozenset(int(relid) for relid in data.get("unguarded") or ()),
         publications=frozenset(map(str, data["publications"])) if data.get("publications") else None,
+        altered=_altered(data.get("publication")),
         nested=bool(data.get("nested")),
         seen=Visibility.parse(data["seen"]) if data.get("seen") else None,
         lsn=Lsn.parse(data["lsn"]) if data.get("lsn") else 0,
         own=frozenset(map(int, data.get("own") or ())),
     )
+
+
+def _altered(data: Mapping[str, Any] | None) -> AlteredPublication | None:
+    if data is None:
+        return None
+    oid, was, stamp = (int(data[key]) for key in ("oid", "was", "stamp"))
+    return AlteredPublication(oid, data["name"], was, stamp, tuple(data["publishes"]))
 
 
 def _rewrites(data: Mapping[str, Any]) -> dict[int, Rewrite]:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from toolkit.decode import ddl
-from toolkit.decode.ddl_message import APART_PREFIX, BEACON_PREFIX, DDL_PREFIX, DdlMessage, Rewrite, Verifier, read_ddl
+from toolkit.decode.ddl_message import (
+    APART_PREFIX,
+    BEACON_PREFIX,
+    DDL_PREFIX,
+    DdlMessage,
+    Rewrite,
+    Verifier,
+    read_ddl,
+)
 from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Message, Relation, Truncate
 from toolkit.decode.plan_state import PlanState
@@ -195,9 +203,12 @@ class Transaction:
             self._all_stale(index, "DDL message cannot be read")
 
     def _all_stale(self, index: int, reason: str, **detail: Any) -> None:
-        for relid, version in sorted(self.planner.versions.items()):
-            if version.table.published and not version.table.dropped:
-                self._gap(index, relid, reason, **detail)
+        for relid, _ in self._published():
+            self._gap(index, relid, reason, **detail)
+
+    def _published(self) -> list[tuple[int, SchemaVersion]]:
+        known = sorted(self.planner.versions.items())
+        return [(relid, v) for relid, v in known if v.table.published and not v.table.dropped]
 
     # -- DDL
 
@@ -205,6 +216,7 @@ class Transaction:
         about = {*message.tables, *message.rewrites, *message.dropped}
         relid = about.pop() if len(about) == 1 else None
         self._event(Kind.DDL, self._ordinal(index), index=index, relid=relid, payload=message.text)
+        message = self._with_tables_of_altered(index, message)
         self.born |= message.created
         for table, rewrite in message.rewrites.items():
             self.rewrites[table] = self._rewrite(table).and_then(replace(rewrite, index=index))
@@ -236,6 +248,22 @@ class Transaction:
                 known = self.planner.versions.get(table)
                 if known is not None and known.table.published:
                     self._gap(index, table, "altered while [source] publication changed", tag=message.tag)
+
+    def _with_tables_of_altered(self, index: int, message: DdlMessage) -> DdlMessage:
+        """Add the snapshots of all tables that an altered publication sends, made from those that are known.
+
+        A table is stale if it is known with another version of the publication than the command altered.
+        """
+        altered = message.altered
+        if altered is None or altered.name not in (message.publications or ()):
+            return message
+        tables = {}
+        for relid, version in self._published():
+            known = json.loads(version.payload)
+            if altered.stamp_in(known) != altered.was:
+                self._gap_since_known(index, relid, ddl.UNEXPLAINED_PLACE)
+            tables[relid] = altered.applied(known)
+        return replace(message, tables=tables, own=message.own | {altered.stamp}, seen=None)
 
     def _partition_truncated(self, index: int, message: DdlMessage) -> None:
         """Record gaps of roots, because TRUNCATE of a partition alone sends nothing if its root publishes the rows.
@@ -338,7 +366,7 @@ class Transaction:
         relid, snapshot = last.table.relid, message.tables[last.table.relid]
         known = [v for v in self.planner.former.get(relid, ()) if message.shows(v)]
         then = json.loads((known[-1] if known else last).payload)
-        if _is_another_state(then, ddl.carry(then, snapshot), own=message.own):
+        if ddl.is_another_state(then, ddl.carry(then, snapshot), own=message.own):
             self._gap(index, relid, f"{message.tag} shows a catalog older than its last DDL", tag=message.tag)
 
     def _stale(self, index: int, relid: int, reason: str, message: DdlMessage, cause: TableVersion) -> None:
@@ -351,7 +379,7 @@ class Transaction:
 
     def _roots(self, relid: int) -> set[int]:
         """Return the published partitioned tables that send the rows of `relid`: the table itself or its roots."""
-        tables = (v.table for v in self.planner.versions.values() if v.table.published and not v.table.dropped)
+        tables = (version.table for _, version in self._published())
         return {t.relid for t in tables if t.kind == "p" and (t.relid == relid or relid in t.children)}
 
     def _dropped_partitions(self, index: int, message: DdlMessage) -> None:
@@ -468,14 +496,3 @@ class Transaction:
                 return
             binding = self._quarantine(index, message, "rows follow a DDL event without a new RELATION message")
         self.planner.layouts.add(binding, message)
-
-
-def _is_another_state(was: dict[str, Any], now: dict[str, Any], *, own: Collection[int]) -> bool:
-    """Return whether two snapshots differ in more than a file or entries of publications that explain themselves.
-
-    A partition gets such an entry when its root moves to a schema that is published, and a new file by VACUUM FULL.
-    """
-    apart = ("entries", "storage")
-    if {**was, **dict.fromkeys(apart)} != {**now, **dict.fromkeys(apart)}:
-        return True
-    return any(ddl.changes_without_event(was, now, own=own))
