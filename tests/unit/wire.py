@@ -8,7 +8,7 @@ import hmac
 import json
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,11 @@ UNCHANGED = object()  # a cell of a tuple
 
 
 def begin(commit_lsn: int, xid: int) -> bytes:
-    return b"B" + struct.pack(">qqI", commit_lsn, 5_000_000, xid)
+    return b"B" + struct.pack(">qqI", commit_lsn, commit_lsn * 1_000, xid)  # another time for each transaction
 
 
 def commit(commit_lsn: int, end_lsn: int) -> bytes:
-    return b"C\0" + struct.pack(">qqq", commit_lsn, end_lsn, 5_000_000)
+    return b"C\0" + struct.pack(">qqq", commit_lsn, end_lsn, commit_lsn * 1_000)
 
 
 def relation(relid: int, columns: Sequence[tuple[str, int]], name: str = "t") -> bytes:
@@ -203,12 +203,17 @@ def messages_of(given: Spool) -> list[tuple[int, int, bytes]]:
 def plain(messages: Iterable[tuple[int, int, bytes]]) -> list[dict[str, Any]]:
     """The reference: rows by position in the tuple, one message after the other, nothing resolved."""
     found: list[dict[str, Any]] = []
-    commit_lsn = ordinal = xid = 0
+    ordinal = xid = first = 0
     for lsn, _, data in messages:
         kind = data[:1]
         if kind == b"B":
-            commit_lsn, _, xid = struct.unpack(">qqI", data[1:])
-            ordinal = 0
+            (xid,) = struct.unpack(">I", data[17:])
+            ordinal, first = 0, len(found)
+        elif kind == b"C":
+            commit_lsn, end_lsn, micros = struct.unpack(">qqq", data[2:])
+            at = datetime(2000, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+            for row in found[first:]:
+                row |= {"commit_lsn": commit_lsn, "end_lsn": end_lsn, "committed_at": at}
         elif kind == b"M":
             ordinal += data[1] & 1
         elif kind == b"T":
@@ -230,7 +235,7 @@ def plain(messages: Iterable[tuple[int, int, bytes]]) -> list[dict[str, Any]]:
                         image.append(None if cell == b"n" else UNCHANGED)
                 images[mark] = image
             found.append(
-                {"commit_lsn": commit_lsn, "ordinal": ordinal, "lsn": lsn, "xid": xid, "op": kind.decode(),
+                {"ordinal": ordinal, "lsn": lsn, "xid": xid, "op": kind.decode(),
                  "relid": int.from_bytes(data[1:5], "big"), "images": images}
             )  # fmt: skip
             ordinal += 1
