@@ -47,7 +47,7 @@ class AlteredPublication:
 
     def stamp_in(self, snapshot: dict[str, Any]) -> int | None:
         """Return the stamp with which the snapshot of a table has the publication; None if it does not have it."""
-        return next((stamp for oid, named, _, stamp in snapshot.get("entries", ()) if (oid, named) == (self.oid, 0)), None)
+        return next((e[3] for e in snapshot.get("entries", ()) if (e[0], e[1]) == (self.oid, 0)), None)
 
     def applied(self, snapshot: dict[str, Any]) -> dict[str, Any]:
         """Return the snapshot of a table after the command. The change log keeps rows of all operations."""
