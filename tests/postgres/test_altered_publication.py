@@ -109,7 +109,7 @@ def test_tables_of_the_change_log_keep_all_operations(world: World) -> None:
     _said_of(world, _alter("insert, truncate"))
     assert [(m["tables"], "publication" in m) for m in _of_publication(log)] == [([], True)]
     _require_as_described(world)
-    assert log.version(world.relid("t"), log.complete_to).publishes == OPERATIONS
+    assert log.versions[world.relid("t")].table.publishes == OPERATIONS
     assert "sends insert, truncate only" in world.stale()["public.sent"]
 
 

@@ -211,9 +211,9 @@ def plain(messages: Iterable[tuple[int, int, bytes]]) -> list[dict[str, Any]]:
             ordinal, first = 0, len(found)
         elif kind == b"C":
             commit_lsn, end_lsn, micros = struct.unpack(">qqq", data[2:])
-            at = datetime(2000, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+            committed_at = datetime(2000, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
             for row in found[first:]:
-                row |= {"commit_lsn": commit_lsn, "end_lsn": end_lsn, "committed_at": at}
+                row |= {"commit_lsn": commit_lsn, "end_lsn": end_lsn, "committed_at": committed_at}
         elif kind == b"M":
             ordinal += data[1] & 1
         elif kind == b"T":
