@@ -119,7 +119,7 @@ def test_killed_in_the_middle_of_a_table_the_next_init_copies_that_one_again(con
     assert of(config, "a").state == "ok"
     before = [b.batch_id for b in ledger_of(config).batches()]
     assert before == [1, 2]
-    assert list(Path(config.lake_access.warehouse).glob(begun))  # half a table, which the next run deletes
+    # Half a table is there, unless its worker noticed that the command had ended; the next run deletes it.
     sql(config, "update public.b set x = 'later' where id = 7", "delete from public.c where id = 8")
     assert _finish(config)["rows"] == {"public.b": 8_000, "public.c": 7_999}
     assert [b.batch_id for b in ledger_of(config).batches()][:2] == before

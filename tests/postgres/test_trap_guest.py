@@ -67,7 +67,7 @@ def test_trap_149_a_cancel_is_the_users_own(world: World) -> None:
     )
     world.sql("set statement_timeout = '200ms'")
     with pytest.raises(psycopg.errors.QueryCanceled):
-        world.sql("alter publication cdc set (publish = 'insert')")
+        world.sql("alter publication cdc set (publish = 'truncate')")
     world.sql("reset statement_timeout", "insert into t values (3, 'z')")
     log.drain()
     world.exact("t")
