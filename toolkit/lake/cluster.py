@@ -18,6 +18,7 @@ from toolkit.lake.file_lists import listed_files
 from toolkit.values import progress
 from toolkit.values.errors import ConfigError, LakeError
 from toolkit.values.installed_code import code_identity
+from toolkit.values.locations import local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,14 +74,13 @@ def security_settings(access: LakeAccess) -> dict[str, str]:
     return settings if is_open(access) else settings | {"spark.network.crypto.enabled": "true"}
 
 
-def executor_settings(access: LakeAccess) -> dict[str, str]:
-    """Return the settings of a cluster's executors."""
-    if not is_cluster(access):
-        return {}
-    return {
-        "spark.executor.defaultJavaOptions": java_options(access, "executor"),
-        "spark.python.daemon.module": "toolkit.lake.executor_daemon",
-    }
+def worker_settings(access: LakeAccess) -> dict[str, str]:
+    """Return the settings of the workers that run tasks: executors of a cluster, and their Python daemons."""
+    on_cluster = is_cluster(access)
+    in_store = on_cluster or local_path(access.warehouse) is None
+    daemon = "store_daemon" if in_store else "worker_daemon"
+    java = {"spark.executor.defaultJavaOptions": java_options(access, "executor")} if on_cluster else {}
+    return {"spark.python.daemon.module": f"toolkit.lake.{daemon}", **java}
 
 
 def require_secured(access: LakeAccess) -> None:

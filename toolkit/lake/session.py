@@ -92,7 +92,6 @@ def spark_settings(access: LakeAccess) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         # Else the jars are on Python's path, and each worker reads the names of all of their files.
         "spark.submit.pyFiles": "",
-        "spark.python.daemon.module": "toolkit.lake.worker_daemon",
         "spark.python.worker.reuse": "false",  # the daemon starts a worker faster than an old one returns memory
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
         "spark.python.worker.faulthandler.enabled": "false",
@@ -100,7 +99,7 @@ def spark_settings(access: LakeAccess) -> dict[str, str]:
     }
     if secrets_of(access):
         settings["spark.redaction.regex"] = _REDACTED
-    return settings | cluster.security_settings(access) | cluster.executor_settings(access) | dict(access.spark)
+    return settings | cluster.security_settings(access) | cluster.worker_settings(access) | dict(access.spark)
 
 
 def _tasks(heap: str) -> int:

@@ -1,4 +1,4 @@
-"""Run Spark's Python daemon on an executor of a cluster, with what reads the object store imported too."""
+"""Run Spark's Python daemon with what reads and writes files of an object store imported too."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from toolkit.lake import worker_daemon
 from toolkit.values.installed_code import code_identity
 
 if __name__ == "__main__":
-    code_identity()  # before the forks, which then know it
+    code_identity()  # before the forks, which then know it: on a cluster, each task compares it
     worker_daemon.run("pyiceberg.io.pyarrow")
