@@ -25,6 +25,7 @@ from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, LakeError
 from toolkit.values.installed_code import code_identity, hash_of
+from toolkit.values.lake_access import LakeConfig
 from toolkit.values.modes import CopyOn
 from toolkit.values.source_access import SnapshotConfig
 
@@ -109,6 +110,26 @@ def test_a_garbage_collector_of_the_configuration_is_the_only_one(tmp_path: Path
 
     assert "-XX:+UseParallelGC" in options("-Da=b")
     assert "-XX:+UseParallelGC" not in options("-Da=b -XX:+UseG1GC") and "-Duser.timezone=UTC" in options("")
+
+
+@pytest.mark.parametrize(
+    ("master", "warehouse", "daemon"),
+    [
+        ("local[2]", "lake/warehouse", "worker_daemon"),
+        ("local[2]", "s3://bucket/lake", "store_daemon"),
+        ("spark://host:7077", "s3://bucket/lake", "store_daemon"),
+    ],
+)
+def test_workers_are_forks_of_a_daemon_that_has_imported_what_reads_the_store(
+    tmp_path: Path, master: str, warehouse: str, daemon: str
+) -> None:
+    """Each worker of each task imported it in local mode, where a lake in a store is read too."""
+    config = Config(
+        root=tmp_path,
+        lake=LakeConfig(warehouse=warehouse, properties={"client.region": "x"}),
+        spark={"spark.master": master},
+    )
+    assert spark_settings(config.lake_access)["spark.python.daemon.module"] == f"toolkit.lake.{daemon}"
 
 
 def test_the_python_of_executors_is_named_by_the_settings(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from toolkit.lake.file_lists import listed_files
 from toolkit.values import progress
 from toolkit.values.errors import ConfigError, LakeError
 from toolkit.values.installed_code import code_identity
-from toolkit.values.locations import local_path
+from toolkit.values.locations import scheme
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ def security_settings(access: LakeAccess) -> dict[str, str]:
 def worker_settings(access: LakeAccess) -> dict[str, str]:
     """Return the settings of the workers that run tasks: executors of a cluster, and their Python daemons."""
     on_cluster = is_cluster(access)
-    in_store = on_cluster or local_path(access.warehouse) is None
+    in_store = on_cluster or scheme(access.warehouse) not in (None, "file")
     daemon = "store_daemon" if in_store else "worker_daemon"
     java = {"spark.executor.defaultJavaOptions": java_options(access, "executor")} if on_cluster else {}
     return {"spark.python.daemon.module": f"toolkit.lake.{daemon}", **java}
