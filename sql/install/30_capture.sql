@@ -384,18 +384,21 @@ returns event_trigger
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '500ms'
 as $function$
 declare
   own text := coalesce(current_setting('cdc.slot', true), '');
 begin
-  perform set_config('cdc.publications_before', '', true);
-  perform set_config('cdc.slot', '', true);
-  perform set_config(
-    'cdc.publications_before', (select jsonb_object_agg(p.oid, to_jsonb(p)) from cdc.publications as p)::text, true
-  );
-  perform set_config('cdc.slot', own, true);
-exception
-  when others then null; -- the tables of the publication are then described
+  perform set_config('cdc.publications_before', '', true); -- outside of the block, whose settings an error undoes
+  begin
+    perform set_config('cdc.slot', '', true);
+    perform set_config(
+      'cdc.publications_before', (select jsonb_object_agg(p.oid, to_jsonb(p)) from cdc.publications as p)::text, true
+    );
+    perform set_config('cdc.slot', own, true);
+  exception
+    when others then null; -- the tables of the publication are then described
+  end;
 end
 $function$;
 

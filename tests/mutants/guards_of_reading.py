@@ -33,6 +33,13 @@ GUARDS_OF_READING = (
         f"{_ALTERED}test_what_a_session_states_of_publications_is_not_believed",
     ),
     Guard(
+        "what a session states where publications cannot be read",
+        _CAPTURE,
+        "perform set_config('cdc.publications_before', '', true); -- outside",
+        "-- outside",
+        f"{_ALTERED}test_what_a_session_states_is_not_believed_where_the_publications_cannot_be_read",
+    ),
+    Guard(
         "a row filter where no row is sent",
         _CAPTURE,
         "and p.publishes && '{insert,update,delete}'",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -122,6 +124,28 @@ def test_what_a_session_states_of_publications_is_not_believed(world: World) -> 
         _said_of(world, before, _alter("insert"), _alter(_WHOLE))
     assert all(m["tables"] for m in _of_publication(log))
     assert len(_of_publication(log)) == 4
+
+
+def test_what_a_session_states_is_not_believed_where_the_publications_cannot_be_read(world: World) -> None:
+    """The lock ends the first trigger, and is gone before the second reads the publications after the command."""
+    log = world.start(*PAIR, "create publication cdc for table t", scope="published")
+    row = world.user.execute("select json_object_agg(p.oid, to_json(p)) from cdc.publications as p").fetchone()
+    assert row is not None
+    world.user.execute("select set_config('cdc.publications_before', %s, false)", [json.dumps(row[0])])
+    waits: set[datetime] = set()
+    with psycopg.connect(world.config.source.conninfo) as other, ThreadPoolExecutor(1) as thread:
+        other.execute("lock table cdc.settings in access exclusive mode")
+        altered = thread.submit(world.sql, _alter("insert"))
+        while len(waits) < 2 and not altered.done():
+            found = other.execute(
+                "select waitstart from pg_locks where pid = %s and not granted", [world.user.info.backend_pid]
+            )
+            waits |= {start for (start,) in found if start is not None}
+        other.rollback()
+        altered.result()
+    log.drain()
+    assert len(waits) == 2
+    assert [len(m["tables"]) for m in _of_publication(log)] == [1]
 
 
 def test_a_table_that_is_known_with_another_row_of_the_publication_is_stale(world: World) -> None:

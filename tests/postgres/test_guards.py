@@ -30,6 +30,7 @@ PINNED_BY_FUNCTION: dict[str, set[str]] = {
     "capture_drop": _EVENT,
     "capture_rewrite": _EVENT,
     "capture_truncate": {"timezone=UTC"},
+    "keep_publications": {"lock_timeout=500ms"},
     "capture_failed": {"lock_timeout=0"},
     "write_message": {"lock_timeout=0"},
     "log_row": {*_TEXTS, "row_security=off", "lock_timeout=0"},

@@ -216,7 +216,7 @@ class Transaction:
         about = {*message.tables, *message.rewrites, *message.dropped}
         relid = about.pop() if len(about) == 1 else None
         self._event(Kind.DDL, self._ordinal(index), index=index, relid=relid, payload=message.text)
-        message = self._with_tables_of_altered(index, message)
+        message = self._with_tables_of_publication(index, message)
         self.born |= message.created
         for table, rewrite in message.rewrites.items():
             self.rewrites[table] = self._rewrite(table).and_then(replace(rewrite, index=index))
@@ -249,7 +249,7 @@ class Transaction:
                 if known is not None and known.table.published:
                     self._gap(index, table, "altered while [source] publication changed", tag=message.tag)
 
-    def _with_tables_of_altered(self, index: int, message: DdlMessage) -> DdlMessage:
+    def _with_tables_of_publication(self, index: int, message: DdlMessage) -> DdlMessage:
         """Add the snapshots of all tables that an altered publication sends, made from those that are known.
 
         A table is stale if it is known with another version of the publication than the command altered.
