@@ -402,10 +402,10 @@ begin
 end
 $function$;
 
--- Return what a command altered of one publication: the operations that it sends, with the row versions of the
--- publication before and after. A reader that knows the tables of the publication knows them after it too. Return null
--- if more was altered, or if no row is sent before or after it, because a row filter is then not described. Beside other
--- publications of its lake, it does not decide alone what is sent of a table.
+-- Return which operations an altered publication sends now, with its row version before and after the command. A reader
+-- applies that to the tables that it knows. Return null where the tables must be described instead: if more was altered;
+-- if no row was sent before the command, or none is sent after it, since a description then lacks the row filter; or if
+-- a lake reads other publications beside this one, which send some tables too.
 create or replace function cdc.altered_publication(altered oid[])
 returns jsonb
 language plpgsql

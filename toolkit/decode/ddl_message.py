@@ -37,7 +37,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class AlteredPublication:
-    """A publication of which only the operations that it sends were altered. Stamps are row versions of it."""
+    """A command that altered only which operations a publication sends. A stamp is the row version of a publication."""
 
     oid: int
     name: str
@@ -50,7 +50,7 @@ class AlteredPublication:
         return next((e[3] for e in snapshot.get("entries", ()) if (e[0], e[1]) == (self.oid, 0)), None)
 
     def applied(self, snapshot: dict[str, Any]) -> dict[str, Any]:
-        """Return the snapshot of a table after the command. The change log keeps rows of all operations."""
+        """Return the snapshot of a table after the command. A table of the change log alone is sent by no publication."""
         entries = [[*e[:3], self.stamp] if (e[0], e[1]) == (self.oid, 0) else e for e in snapshot.get("entries", ())]
         publishes = None if snapshot["publishes"] is None else list(self.publishes)
         return {**snapshot, "entries": entries, "publishes": publishes}

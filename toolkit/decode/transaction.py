@@ -10,15 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from toolkit.decode import ddl
-from toolkit.decode.ddl_message import (
-    APART_PREFIX,
-    BEACON_PREFIX,
-    DDL_PREFIX,
-    DdlMessage,
-    Rewrite,
-    Verifier,
-    read_ddl,
-)
+from toolkit.decode.ddl_message import APART_PREFIX, BEACON_PREFIX, DDL_PREFIX, DdlMessage, Rewrite, Verifier, read_ddl
 from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Message, Relation, Truncate
 from toolkit.decode.plan_state import PlanState
@@ -250,9 +242,9 @@ class Transaction:
                     self._gap(index, table, "altered while [source] publication changed", tag=message.tag)
 
     def _with_tables_of_publication(self, index: int, message: DdlMessage) -> DdlMessage:
-        """Add the snapshots of all tables that an altered publication sends, made from those that are known.
+        """Add the snapshots of the tables of an altered publication, made from the versions that the log knows.
 
-        A table is stale if it is known with another version of the publication than the command altered.
+        A table that the log knows with another row version of the publication becomes stale.
         """
         altered = message.altered
         if altered is None or altered.name not in (message.publications or ()):
