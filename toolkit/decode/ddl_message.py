@@ -50,7 +50,7 @@ class AlteredPublication:
         return next((e[3] for e in snapshot.get("entries", ()) if (e[0], e[1]) == (self.oid, 0)), None)
 
     def applied(self, snapshot: dict[str, Any]) -> dict[str, Any]:
-        """Return the snapshot of a table after the command. A table of the change log alone is sent by no publication."""
+        """Return the snapshot of a table after the command. What only the change log captures is sent by none."""
         entries = [[*e[:3], self.stamp] if (e[0], e[1]) == (self.oid, 0) else e for e in snapshot.get("entries", ())]
         publishes = None if snapshot["publishes"] is None else list(self.publishes)
         return {**snapshot, "entries": entries, "publishes": publishes}

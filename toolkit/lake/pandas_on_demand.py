@@ -39,7 +39,10 @@ def worker_settings() -> dict[str, str]:
 
 
 def prepare_worker() -> None:
-    """Import pandas into a worker, or into the daemon that workers are forks of, unless a command uses Spark."""
+    """Prepare a worker, or the daemon of which workers are forks.
+
+    Workers of a `cdc` command have no pandas until they need it. Those of another program import it here.
+    """
     if _VARIABLE in os.environ:
         enable()
         settle_pyarrow()
