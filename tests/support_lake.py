@@ -19,6 +19,7 @@ import pytest
 from toolkit.capture.copy_workers import Copiers, Report
 from toolkit.lake import reads, scans, session, storage, stored_log, tables
 from toolkit.lake.files import FileTarget
+from toolkit.lake.table_layout import BATCH_WIDTH
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.source.slot import Cut
 from toolkit.values.config import Config
@@ -66,7 +67,7 @@ def make_events(access: LakeAccess) -> None:
     names = EVENT_SCHEMA.names
     spec = PartitionSpec(
         PartitionField(names.index("kind") + 1, 1000, IdentityTransform(), "kind"),
-        PartitionField(names.index("batch_id") + 1, 1001, TruncateTransform(tables.BATCH_WIDTH), "batch_id_trunc"),
+        PartitionField(names.index("batch_id") + 1, 1001, TruncateTransform(BATCH_WIDTH), "batch_id_trunc"),
     )
     if reads.metadata_location(access, access.names.events) is not None:
         return

@@ -342,7 +342,7 @@ GUARDS = (
         "toolkit/lake/sqlite_catalog.py",
         "        durable.sync_table(self._access, written, added)\n",
         "",
-        "tests/postgres/test_durable.py::test_trap_012_under_strace_files_are_forced_then_named_then_forgotten",
+        "tests/unit/test_direct_append.py::test_each_file_is_forced_before_the_catalog_names_it",
     ),
     Guard(
         "the next run deletes files of a killed one",

@@ -12,6 +12,7 @@ _FORM = f"{_PLAN}test_an_unreadable_genuine_message_turns_everything_stale"
 _CAPTURE, _ALTERED = "sql/install/30_capture.sql", "tests/postgres/test_altered_publication.py::"
 _DESCRIBED = f"{_ALTERED}test_the_tables_are_described_where_the_publication_alone_does_not_say_what_is_sent"
 
+_MANIFEST = "tests/unit/test_direct_append.py::test_the_commit_is_described_as_pyiceberg_describes_it"
 _APPEND, _COMMIT = "toolkit/lake/direct_append.py", "toolkit/lake/direct_commit.py"
 _OVERTAKEN = (
     "tests/unit/test_direct_append.py::test_of_two_runners_with_one_base_the_second_is_refused",
@@ -115,6 +116,40 @@ GUARDS_OF_READING = (
         "    durable.sync_files(access, name, made.files, storage.file_properties(access))\n",
         "",
         "tests/unit/test_direct_append.py::test_each_file_is_forced_before_the_catalog_names_it",
+    ),
+    Guard(
+        "bounds of all row groups",
+        _APPEND,
+        "min(one.min for one in held), max(one.max for one in held)",
+        "held[0].min, held[0].max",
+        _MANIFEST,
+    ),
+    never(
+        "a row group without bounds",
+        _APPEND,
+        "len(said) < len(parts)",
+        "tests/unit/test_direct_append.py::test_a_file_without_statistics_is_left_to_pyiceberg",
+    ),
+    Guard(
+        "files of rows in the commit without pyiceberg",
+        _APPEND,
+        "for place in files]",
+        "for place in ()]",
+        _MANIFEST,
+    ),
+    Guard(
+        "a file of rows on the disk before the catalog names it",
+        _COMMIT,
+        "        self.files.append((location, size))\n",
+        "",
+        "tests/unit/test_direct_append.py::test_each_file_is_forced_before_the_catalog_names_it",
+    ),
+    Guard(
+        "a damaged file of rows",
+        "toolkit/lake/storage.py",
+        "    except pa.ArrowInvalid as error:",
+        "    except ZeroDivisionError as error:",
+        "tests/unit/test_direct_append.py::test_a_file_of_rows_that_is_damaged_is_not_committed",
     ),
     Guard(
         "rows in the place of those before",

@@ -24,11 +24,10 @@ def _die() -> NoReturn:
 
 def kill_at(point: str) -> None:
     """Kill this process before the commit, before the swap of its metadata file, or after that."""
-    from pyiceberg.serializers import ToOutputFile
-
+    from toolkit.lake import direct_commit
     from toolkit.lake.sqlite_catalog import SqliteCatalog
 
-    commit, write = SqliteCatalog.commit_table, ToOutputFile.table_metadata
+    commit, swap = direct_commit.commit, SqliteCatalog.swap
 
     def committing(*arguments: Any) -> Any:
         if point == "commit":
@@ -36,13 +35,13 @@ def kill_at(point: str) -> None:
         commit(*arguments)
         _die()
 
-    def writing(*arguments: Any) -> None:
-        write(*arguments)
+    def swapping(*arguments: Any) -> bool:
         if point == "swap":
             _die()
+        return swap(*arguments)
 
-    setattr(SqliteCatalog, "commit_table", committing)  # noqa: B010
-    setattr(ToOutputFile, "table_metadata", staticmethod(writing))  # noqa: B010
+    setattr(direct_commit, "commit", committing)  # noqa: B010
+    setattr(SqliteCatalog, "swap", swapping)  # noqa: B010
 
 
 def main(file: str, fault: str, value: str) -> None:

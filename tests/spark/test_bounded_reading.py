@@ -20,7 +20,7 @@ from toolkit.lake import ledger as module
 from toolkit.lake import plans, scans, table_states
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.proofs import current_states
-from toolkit.lake.tables import BATCH_WIDTH
+from toolkit.lake.table_layout import BATCH_WIDTH
 from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.rawlog.batch import batch_event
 from toolkit.rawlog.event import Kind

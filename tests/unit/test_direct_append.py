@@ -5,25 +5,29 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support_lake import make_events
-from toolkit.lake import direct_append, ledger, reads
+from toolkit.lake import direct_append, ledger, reads, uncommitted
 from toolkit.lake.direct_scan import Unusual
+from toolkit.lake.files import EventsFile, FileTarget
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.sqlite_catalog import SqliteCatalog
-from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity, batch_events
 from toolkit.rawlog.event import Kind
 from toolkit.values.config import Config
-from toolkit.values.errors import CommitConflict
+from toolkit.values.errors import CommitConflict, LakeError
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -44,6 +48,25 @@ def _event(number: int, kind: str = Kind.GAP, **values: Any) -> Event:
     return Event(
         batch_id=number, generation=1, commit_lsn=number * 8, ordinal=3, end_lsn=number * 8, kind=kind, **values
     )
+
+
+def _row(ordinal: int, **values: Any) -> Event:
+    return replace(_event(2, Kind.ROW, op="I", new=[str(ordinal), None], **values), ordinal=ordinal)
+
+
+def _written(log: Ledger, files: list[list[list[Event]]]) -> list[str]:
+    """Write files of rows, each given as its row groups."""
+    places = []
+    with uncommitted.new_files(log.access) as new:
+        for groups in files:
+            place = new.place(2)
+            with EventsFile(place, FileTarget(new.ids, new.properties)) as file:
+                for group in groups:
+                    file.write(to_arrow(group).combine_chunks().to_batches()[0])
+                    file._flush()
+            places.append(place)
+        with new.committing(places):
+            return places
 
 
 def _lake(folder: Path) -> Ledger:
@@ -78,6 +101,7 @@ def _described(log: Ledger) -> list[dict[str, Any]]:
                     "sequence": (entry.sequence_number, entry.file_sequence_number, manifest.sequence_number),
                     "partition": (file.partition[0], file.partition[1]),
                     "records": file.record_count,
+                    "splits": file.split_offsets if file.partition[0] == Kind.ROW else None,
                     "values": file.value_counts,
                     "nulls": file.null_value_counts,
                     "lower": file.lower_bounds,
@@ -109,17 +133,26 @@ _EVENTS = [
 ]
 
 
+#: Rows of data files, in row groups: with NULL in a part of the rows, in a whole group, and in the whole file.
+_ROWS = [
+    [[_row(n, relid=5, xid=7 * n, schema_id=-1) for n in range(9)]],
+    [[_row(2**62), _row(-5, relid=1)], [_row(1, xid=5, lsn=2), _row(2)]],
+    [[_row(n) for n in range(3)], [_row(n, schema_id=n, relid=2**32 - n) for n in (-7, 1, 8)]],
+]
+
+
+@pytest.mark.parametrize("rows", [[], *([one] for one in _ROWS), _ROWS])
 @pytest.mark.parametrize("events", _EVENTS)
 def test_the_commit_is_described_as_pyiceberg_describes_it(
-    tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch, events: list[Event]
+    tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch, events: list[Event], rows: list[list[list[Event]]]
 ) -> None:
     theirs, ours = _lake(tmp_path / "theirs"), _lake(tmp_path / "ours")
     for log in (theirs, ours):
         log.append(_record(1))
-    theirs.append(_record(2), events)
+    theirs.append(_record(2), events, _written(theirs, rows))
     with_pyiceberg.undo()
     with_pyiceberg.setattr(Ledger, "_append", None)
-    ours.append(_record(2), events)
+    ours.append(_record(2), events, _written(ours, rows))
     assert _rows(ours) == _rows(theirs)
     assert _described(ours) == _described(theirs)
     assert _summary(ours) == _summary(theirs)
@@ -158,8 +191,6 @@ def test_both_ways_of_committing_follow_each_other(tmp_path: Path, with_pyiceber
     numbers=st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), min_size=5, max_size=5),
 )
 def test_arrays_are_those_of_pyarrow(values: list[str | None], numbers: list[int | None]) -> None:
-    from toolkit.rawlog.arrow import to_arrow
-
     at = [None, _AT]
     events = [
         _event(n, payload=value, xid=number, committed_at=at[n % 2])
@@ -200,10 +231,14 @@ def test_a_commit_between_reading_and_swapping_is_a_conflict(
     assert [(row["batch_id"], row["kind"]) for row in _rows(log)] == [(1, "batch"), (2, "batch"), (2, "gap")]
 
 
-def test_each_file_is_forced_before_the_catalog_names_it(tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("direct", [True, False])
+def test_each_file_is_forced_before_the_catalog_names_it(
+    tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch, direct: bool
+) -> None:
     log = _lake(tmp_path / "lake")
     log.append(_record(1))
-    with_pyiceberg.undo()
+    if direct:
+        with_pyiceberg.undo()
     before = set(tmp_path.rglob("*.*"))
     forced: set[str] = set()
     at_swap: set[str] = set()
@@ -219,9 +254,9 @@ def test_each_file_is_forced_before_the_catalog_names_it(tmp_path: Path, with_py
 
     with_pyiceberg.setattr(os, "fsync", synced)
     with_pyiceberg.setattr(SqliteCatalog, "swap", swapped)
-    log.append(_record(2), [_event(2)])
-    made = {file for file in tmp_path.rglob("*.*") if file not in before}
-    assert len([file for file in made if file.is_file()]) == 5  # two kinds, manifest, list, metadata
+    log.append(_record(2), [_event(2)], _written(log, [[[_row(1)]]]))
+    made = {file for file in tmp_path.rglob("*.*") if file not in before and "new-files" not in file.parts}
+    assert len([file for file in made if file.is_file()]) == 6  # rows, two kinds, manifest, list, metadata
     assert {str(file) for file in made} | {str(file.parent) for file in made} <= at_swap
 
 
@@ -241,8 +276,33 @@ def test_an_unusual_table_is_left_to_pyiceberg(tmp_path: Path, properties: dict[
         transaction.set_properties(properties)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(Unusual):
-        open_catalog(log.access).append("raw.events", log.snapshot_id() or 0, [_event(2)], {})
+        open_catalog(log.access).append("raw.events", log.snapshot_id() or 0, [_event(2)], [], {})
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"PAR1", b"PAR1 is not the end"])
+def test_a_file_of_rows_that_is_damaged_is_not_committed(tmp_path: Path, damage: bytes | None) -> None:
+    log = _lake(tmp_path / "lake")
+    log.append(_record(1))
+    (place,) = _written(log, [[[_row(1)]]])
+    file = Path(place.removeprefix("file://"))
+    file.unlink() if damage is None else file.write_bytes(damage)
+    with pytest.raises(LakeError, match=rf"committing to raw\.events: .*{file.name} .*; nothing was committed"):
+        log.append(_record(2), [], [place])
+    assert [row["batch_id"] for row in _rows(log)] == [1]
+
+
+def test_a_file_without_statistics_is_left_to_pyiceberg(tmp_path: Path) -> None:
+    """Its bounds are not known."""
+    log = _lake(tmp_path / "lake")
+    log.append(_record(1))
+    (place,) = _written(log, [[[_row(1)]]])
+    path = place.removeprefix("file://")
+    pq.write_table(pq.read_table(path), path, write_statistics=False)
+    with pytest.raises(Unusual):
+        open_catalog(log.access).append("raw.events", log.snapshot_id() or 0, [_event(2)], [place], {})
+    log.append(_record(2), [], [place])
+    assert [row["kind"] for row in _rows(log)] == ["batch", "batch", "row"]
 
 
 def test_images_are_left_to_pyiceberg(tmp_path: Path) -> None:
@@ -252,18 +312,24 @@ def test_images_are_left_to_pyiceberg(tmp_path: Path) -> None:
     assert [row["new"] for row in _rows(log) if row["kind"] == Kind.ROW] == [["1", None]]
 
 
-def test_neither_pyiceberg_nor_pandas_is_imported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [False, True])
+def test_neither_pyiceberg_nor_pandas_is_imported(tmp_path: Path, rows: bool) -> None:
     log = _lake(tmp_path / "lake")
     log.append(_record(1))
     code = (
         "import sys; from pathlib import Path; from toolkit.values.config import Config;"
-        " from toolkit.lake.ledger import Ledger; config = Config(root=Path(sys.argv[1]));"
-        " log = Ledger(config.lake_access, rules=config.capture_rules); last = log.last();"
-        " log.append(last.next());"
+        " from toolkit.lake.stored_log import StoredLog; config = Config(root=Path(sys.argv[1]));"
+        " from toolkit.lake import pandas_on_demand; pandas_on_demand.enable();"
+        " log = StoredLog(config.lake_access, rules=config.capture_rules); ledger = log.reading();"
+        " files = [Path(sys.argv[2])] if sys.argv[2:] else [];"
+        " log.commit(ledger.last().next(), [], base=ledger.snapshot_id(), arrow_files=files);"
         " sys.exit(', '.join(m for m in ('pyiceberg', 'pandas', 'pyspark') if m in sys.modules) or 0)"
     )
-    command = [sys.executable, "-c", code, str(log.access.root)]
+    stream = tmp_path / "rows.arrow"
+    with pa.OSFile(str(stream), "wb") as sink, pa.ipc.new_stream(sink, EVENT_SCHEMA) as writer:
+        writer.write_table(to_arrow([_row(1, relid=5)]))
+    command = [sys.executable, "-c", code, str(log.access.root), *([str(stream)] if rows else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [row["batch_id"] for row in _rows(log)] == [1, 2]
+    assert [row["kind"] for row in _rows(log)] == ["batch", "batch", *(["row"] if rows else [])]
     assert ledger.SUMMARY_KEY in _summary(log)

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -96,12 +95,11 @@ def test_a_file_of_rows_is_whole_or_not_there(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `NewFiles` asks of a table, whose data files are in `tmp_path / data`."""
     monkeypatch.setattr(uncommitted, "field_ids", lambda _: FILE_TARGET.ids)
-    monkeypatch.setattr("toolkit.lake.ledger.partition", lambda *_: None)
-    provider = SimpleNamespace(new_data_location=lambda name, _: str(tmp_path / "data" / name))
-    return SimpleNamespace(io=SimpleNamespace(properties={}), schema=lambda: None, location_provider=lambda: provider)
+    monkeypatch.setattr(uncommitted, "new_location", lambda *given: str(tmp_path / "data" / given[-1]))
+    monkeypatch.setattr(uncommitted, "open_catalog", lambda _: SimpleNamespace(opened=lambda _: ({}, {})))
 
 
 def _written(files: uncommitted.NewFiles) -> Path:
@@ -115,8 +113,8 @@ def _lists(folder: Path) -> Iterator[Path]:
     return (folder / "lake" / "new-files").iterdir()
 
 
-def test_a_file_stays_unless_it_was_not_committed(tmp_path: Path, table: Any) -> None:
-    with uncommitted.new_files(Config(root=tmp_path).lake_access, table) as files:
+def test_a_file_stays_unless_it_was_not_committed(tmp_path: Path, table: None) -> None:
+    with uncommitted.new_files(Config(root=tmp_path).lake_access) as files:
         committed, lost, unknown, unused = (_written(files) for _ in range(4))
         with files.committing([str(committed)]):
             pass
@@ -130,13 +128,13 @@ def test_a_file_stays_unless_it_was_not_committed(tmp_path: Path, table: Any) ->
     assert list(_lists(tmp_path)) == []
 
 
-def test_the_next_run_deletes_what_the_list_of_a_killed_one_names(tmp_path: Path, table: Any) -> None:
+def test_the_next_run_deletes_what_the_list_of_a_killed_one_names(tmp_path: Path, table: None) -> None:
     config = Config(root=tmp_path)
-    with uncommitted.new_files(config.lake_access, table) as running:
+    with uncommitted.new_files(config.lake_access) as running:
         mine = _written(running)
         (tmp_path / "data" / "left").write_bytes(b"x")
         (tmp_path / "lake" / "new-files" / "killed.txt").write_text(f"{tmp_path}/data/left\n", encoding="utf-8")
-        with uncommitted.new_files(config.lake_access, table):
+        with uncommitted.new_files(config.lake_access):
             assert list((tmp_path / "data").iterdir()) == [mine]  # its run still holds the list
 
 

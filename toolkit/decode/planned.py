@@ -67,7 +67,7 @@ class PlannedBatch:
             return []
         low, high = offsets[[first, stop]].tolist()
         wanted = low + (high - low) * np.arange(1, max(count, 1), dtype=float) / max(count, 1)
-        edges = np.unique([first, *np.searchsorted(offsets, wanted).tolist(), stop]).tolist()
+        edges = sorted({first, *np.searchsorted(offsets, wanted).tolist(), stop})
         return [self._task(low, high) for low, high in pairwise(edges)]
 
     def _task(self, first: int, stop: int) -> DecodeTask:

@@ -126,6 +126,20 @@ class AnyCatalog:
                 return None
         return None
 
+    def opened(self, name: str) -> tuple[dict[str, Any], Mapping[str, str]]:
+        """Read the metadata of a table that must exist. Return it with the properties that open its files.
+
+        Raises:
+            LakeError: there is no such table, or the catalog cannot be read.
+        """
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            table = self.load_table(name)
+        except NoSuchTableError:
+            raise LakeError(f"no table {name} in {self.where}; run `cdc init`") from None
+        return dict(json.loads(table.metadata.model_dump_json())), table.io.properties
+
     def tables(self, namespace: str, kind: str) -> tuple[str, ...]:
         """List the tables or views of a namespace, in order; empty without a catalog.
 
@@ -141,7 +155,9 @@ class AnyCatalog:
         except NoSuchNamespaceError:
             return ()
 
-    def append(self, name: str, base: int, events: Sequence[Event], properties: Mapping[str, str]) -> int | None:
+    def append(
+        self, name: str, base: int, events: Sequence[Event], files: Sequence[str], properties: Mapping[str, str]
+    ) -> int | None:
         """Leave every commit to pyiceberg.
 
         Raises:

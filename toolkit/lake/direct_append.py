@@ -1,17 +1,21 @@
-"""Append a few events to the log without pyiceberg: a data file for each kind of event, in one commit."""
+"""Append a batch to the log without pyiceberg: files of rows, and a few events in a data file for each kind."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolkit.lake import direct_commit
+from toolkit.lake import direct_commit, storage
 from toolkit.lake.direct_commit import column
 from toolkit.lake.direct_scan import Unusual
+from toolkit.lake.files import EventsFile, FileTarget
+from toolkit.lake.table_layout import BATCH_WIDTH, field_ids, new_location, partition_of
+from toolkit.rawlog.event import Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow.parquet import FileMetaData, RowGroupMetaData
 
     from toolkit.lake.direct_commit import FileCatalog
     from toolkit.rawlog.arrow import Event
@@ -26,12 +30,14 @@ def append(
     name: str,
     base: int,
     events: Sequence[Event],
+    files: Sequence[str],
     properties: Mapping[str, str],
 ) -> int | None:
     """Commit events of one batch to a table. Return the new table snapshot id; None if another process committed.
 
     Args:
         base: the table snapshot that must be the current one.
+        files: places of Parquet files of row events of the batch (`lake.files.EventsFile`).
         properties: what the summary of the new snapshot says beside its counts.
 
     Raises:
@@ -41,7 +47,9 @@ def append(
     read = catalog.read(name)
     if read is None or read[1].get("current-snapshot-id") != base:
         return None
-    return direct_commit.commit(access, catalog, name, read, lambda *given: _Append(*given).write(events, properties))
+    return direct_commit.commit(
+        access, catalog, name, read, lambda *given: _Append(*given).write(events, files, properties)
+    )
 
 
 class _Append(direct_commit.Commit):
@@ -56,62 +64,79 @@ class _Append(direct_commit.Commit):
         wanted = {
             key.removeprefix(f"{_METRICS}column."): how for key, how in found.items() if f"{_METRICS}column." in key
         }
-        fields = [(field["name"], field["transform"], field["source-id"]) for field in self.spec["fields"]]
+        fields = [(field["transform"], field["source-id"]) for field in self.spec["fields"]]
         numbers = self.ids.get("kind"), self.ids.get("batch_id")
         if (
             found.get(f"{_METRICS}default") != "none"
             or {*wanted.values()} - {"full"}
-            or [(transform.partition("[")[0], source) for _, transform, source in fields]
-            != [("identity", numbers[0]), ("truncate", numbers[1])]
+            or [*zip(("identity", f"truncate[{BATCH_WIDTH}]"), numbers, strict=True)] != fields
         ):
             raise Unusual
         return [name for name in wanted if name in self.ids]
 
-    def write(self, events: Sequence[Event], properties: Mapping[str, str]) -> _Append:
-        """Write the data files, their manifest and the manifest list."""
+    def write(self, events: Sequence[Event], files: Sequence[str], properties: Mapping[str, str]) -> _Append:
+        """Write the data files of events, the manifest and the manifest list."""
         listed, manifests, form = self.before()
         by_kind: dict[str, list[Event]] = {}
         for event in events:
             by_kind.setdefault(event.kind, []).append(event)
         columns = {kind: _columns(rows) for kind, rows in by_kind.items()}  # all, before any file is written
-        described = [self._data_file(number, kind, by_kind[kind], columns[kind]) for number, kind in enumerate(by_kind)]
-        kinds, starts = sorted(by_kind), self._start(events[0].batch_id)
-        partitions = [
+        batch_id = events[0].batch_id
+        of_rows = partition_of(self.metadata_before, Kind.ROW, batch_id)
+        described = [self._data_file(place, of_rows) for place in files]
+        for number, (kind, rows) in enumerate(columns.items()):
+            place = new_location(self.metadata_before, kind, batch_id, f"{number:05d}-0-{self.write_id}")
+            with EventsFile(place, FileTarget(field_ids(self.metadata_before), self.properties)) as file:
+                file.write(rows)
+            described.append(self._data_file(place, partition_of(self.metadata_before, kind, batch_id)))
+        partitions = zip(*(file["partition"].values() for file in described), strict=True)
+        summaries = [
             {"contains_null": False, "contains_nan": False, "lower_bound": _bytes(low), "upper_bound": _bytes(high)}
-            for low, high in ((kinds[0], kinds[-1]), (starts, starts))
+            for low, high in ((min(values), max(values)) for values in partitions)
         ]
-        self.write_lists(described, partitions, (listed, form), manifests, properties)
+        self.write_lists(described, summaries, (listed, form), manifests, properties)
         return self
 
-    def _data_file(self, number: int, kind: str, events: Sequence[Event], batch: pa.RecordBatch) -> dict[str, Any]:
-        """Write the events of one kind, and describe the file as a manifest does."""
-        from toolkit.lake import files
-
-        ids: dict[str, int] = dict(self.ids)
-        for field in self.schema["fields"]:
-            if isinstance(field["type"], dict) and "element-id" in field["type"]:
-                ids[f"{field['name']}.element"] = field["type"]["element-id"]
-        start = self._start(events[0].batch_id)
-        partition = dict(zip((field["name"] for field in self.spec["fields"]), (kind, start), strict=True))
-        folder = "/".join(f"{name}={value}" for name, value in partition.items())
-        location = f"{self.location}/data/{folder}/{number:05d}-0-{self.write_id}.parquet"
-        with files.EventsFile(location, files.FileTarget(ids, self.properties)) as file:
-            file.write(batch)
-        found = {self.ids[name]: [getattr(event, name) for event in events] for name in self._bounded}
-        held = {number: [value for value in values if value is not None] for number, values in found.items()}
-        wide = {self.ids[field["name"]] for field in self.schema["fields"] if field["type"] == "long"}
+    def _data_file(self, place: str, partition: Mapping[str, Any]) -> dict[str, Any]:
+        """Describe a file as a manifest does, with the bounds that its footer has."""
+        footer, size = storage.footer(place, self.properties)
+        numbers = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
+        found = {self.ids[name]: _Bounds.of(footer, numbers[name]) for name in self._bounded}
+        wide = {field["id"] for field in self.schema["fields"] if field["type"] == "long"}
+        known = {n: bounds.known for n, bounds in found.items() if bounds.known is not None}
         return {
-            **self.described(location, len(events), partition),
-            "value_counts": _pairs((n, len(values)) for n, values in found.items()),
-            "null_value_counts": _pairs((n, len(values) - len(held[n])) for n, values in found.items()),
-            "lower_bounds": _pairs((n, _bytes(min(values), n in wide)) for n, values in held.items() if values),
-            "upper_bounds": _pairs((n, _bytes(max(values), n in wide)) for n, values in held.items() if values),
+            **self.described(place, footer.num_rows, size, partition),
+            "split_offsets": [_start(footer.row_group(group)) for group in range(footer.num_row_groups)],
+            "value_counts": _pairs((n, bounds.values) for n, bounds in found.items()),
+            "null_value_counts": _pairs((n, bounds.nulls) for n, bounds in found.items()),
+            "lower_bounds": _pairs((n, _bytes(low, n in wide)) for n, (low, _) in known.items()),
+            "upper_bounds": _pairs((n, _bytes(high, n in wide)) for n, (_, high) in known.items()),
         }
 
-    def _start(self, batch_id: int) -> int:
-        """Return the first batch of the partition that a batch is in."""
-        width = int(self.spec["fields"][1]["transform"].removeprefix("truncate[").removesuffix("]"))
-        return batch_id - batch_id % width
+
+class _Bounds(NamedTuple):
+    """What a footer says of a column: its number of values and of nulls, and the least and the largest value."""
+
+    values: int
+    nulls: int
+    known: tuple[Any, Any] | None  # None if all are null
+
+    @classmethod
+    def of(cls, footer: FileMetaData, number: int) -> _Bounds:
+        """Read it.
+
+        Raises:
+            Unusual: a row group does not say it, as one of `EventsFile` does.
+        """
+        parts = [footer.row_group(group).column(number) for group in range(footer.num_row_groups)]
+        said = [part.statistics for part in parts if part.statistics is not None and part.statistics.has_null_count]
+        if len(said) < len(parts):
+            raise Unusual
+        values, nulls = sum(part.num_values for part in parts), sum(one.null_count for one in said)
+        held = [one for part, one in zip(parts, said, strict=True) if one.null_count < part.num_values]
+        if not all(one.has_min_max for one in held):
+            raise Unusual
+        return cls(values, nulls, (min(one.min for one in held), max(one.max for one in held)) if held else None)
 
 
 def _columns(events: Sequence[Event]) -> pa.RecordBatch:
@@ -122,6 +147,12 @@ def _columns(events: Sequence[Event]) -> pa.RecordBatch:
 
     columns = [column([getattr(event, field.name) for event in events], field.type) for field in EVENT_SCHEMA]
     return pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
+
+
+def _start(group: RowGroupMetaData) -> int:
+    """Return the place of a row group in its file."""
+    first = group.column(0)
+    return int(first.dictionary_page_offset if first.has_dictionary_page else first.data_page_offset)
 
 
 def _pairs(found: Iterable[tuple[int, Any]]) -> list[dict[str, Any]]:

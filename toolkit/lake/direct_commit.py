@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from toolkit.lake import avro, durable, storage
 from toolkit.lake.clock import require_clock
 from toolkit.lake.direct_scan import DELETED, Unusual
+from toolkit.lake.table_layout import ELSEWHERE, schema_of, spec_of
 from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:
@@ -28,9 +29,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ADDED = 1  # status of a manifest entry
 #: Properties that change where or how files are written. pyiceberg follows them.
 _ELSEWHERE = (
-    "write.data.path",
+    *ELSEWHERE,
     "write.metadata.path",
-    "write.object-storage.enabled",
     "write.metadata.compression-codec",
 )
 _TOTALS = {
@@ -105,9 +105,8 @@ class Commit:
     """
 
     def __init__(self, metadata: Mapping[str, Any], properties: Mapping[str, str]) -> None:
-        self._metadata, self.properties = metadata, properties
-        self.schema = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
-        self.spec = next(s for s in metadata["partition-specs"] if s["spec-id"] == metadata["default-spec-id"])
+        self.metadata_before, self.properties = metadata, properties
+        self.schema, self.spec = schema_of(metadata), spec_of(metadata)
         self.ids: dict[str, int] = {field["name"]: field["id"] for field in self.schema["fields"]}
         found = (s for s in metadata.get("snapshots") or () if s["snapshot-id"] == metadata["current-snapshot-id"])
         parent = next(found, None)
@@ -208,9 +207,8 @@ class Commit:
             "schema-id": self.schema["schema-id"],
         }
 
-    def described(self, location: str, records: int, partition: Mapping[str, Any]) -> dict[str, Any]:
+    def described(self, location: str, records: int, size: int, partition: Mapping[str, Any]) -> dict[str, Any]:
         """Describe a data file of this commit as a manifest does, without its bounds."""
-        size = len(storage.read(location, self.properties))
         self.files.append((location, size))
         return {
             "content": 0,
@@ -229,13 +227,14 @@ class Commit:
         totals = {total: int(before[total]) + more.get(of, 0) - less.get(of, 0) for total, of in _TOTALS.items()}
         counts = {f"added-{key}": count for key, count in more.items()}
         counts |= {f"deleted-{key}": count for key, count in less.items() if lost}
-        counts |= {"changed-partition-count": len(files), **totals}
+        changed = {tuple(file["partition"].values()) for file in (*files, *lost)}
+        counts |= {"changed-partition-count": len(changed), **totals}
         operation = "overwrite" if lost else "append"
         return {"operation": operation, **{key: str(count) for key, count in counts.items()}, **properties}
 
     def metadata(self, old: str) -> dict[str, Any]:
         """Return the metadata of the table with this commit, where `old` is the file that it follows."""
-        before = self._metadata
+        before = self.metadata_before
         kept = int(before.get("properties", {}).get("write.metadata.previous-versions-max", "100"))
         log = [*before.get("metadata-log", []), {"timestamp-ms": before["last-updated-ms"], "metadata-file": old}]
         main = before.get("refs", {}).get("main", {"type": "branch"})
@@ -256,7 +255,7 @@ class Commit:
     @property
     def location(self) -> str:
         """Return the folder of the table."""
-        return str(self._metadata["location"])
+        return str(self.metadata_before["location"])
 
     def create(self, location: str, data: bytes) -> int:
         """Write a file of this commit, and return its size."""

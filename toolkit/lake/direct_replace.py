@@ -53,8 +53,8 @@ class _Replace(direct_commit.Commit):
         removed = [entry for manifest in manifests for entry in self._live(manifest)]
         data = self._columns(rows)  # before any file is written
         location = f"{self.location}/data/00000-0-{self.write_id}.parquet"
-        self._write_data(location, data)
-        self.write_lists([self.described(location, len(rows), {})], [], (listed, form), [], properties, removed)
+        size = self._write_data(location, data)
+        self.write_lists([self.described(location, len(rows), size, {})], [], (listed, form), [], properties, removed)
         return self
 
     def _live(self, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -81,11 +81,11 @@ class _Replace(direct_commit.Commit):
             columns.append(column([row[field["name"]] for row in rows], type_))
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
-    def _write_data(self, location: str, data: pa.RecordBatch) -> None:
+    def _write_data(self, location: str, data: pa.RecordBatch) -> int:
+        """Write the file, and return its size."""
         import pyarrow.parquet as pq
 
-        with (
-            storage.create(location, self.properties) as sink,
-            pq.ParquetWriter(sink, data.schema, compression="zstd", version="2.6") as writer,
-        ):
-            writer.write_batch(data)
+        with storage.create(location, self.properties) as sink:
+            with pq.ParquetWriter(sink, data.schema, compression="zstd", version="2.6") as writer:
+                writer.write_batch(data)
+            return int(sink.tell())

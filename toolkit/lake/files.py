@@ -20,7 +20,6 @@ from toolkit.values.freed_memory import return_freed
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.partitioning import PartitionKey
-    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
 _FIELD_ID = b"PARQUET:field_id"
@@ -30,18 +29,6 @@ _GROUP_BYTES = 16 << 20
 _DICTIONARY = [name for name in EVENT_SCHEMA.names if name not in ("new", "old", "ordinal", "lsn", "payload")]
 #: The least and the largest value of an image's cells, or of a payload, would help no reader.
 _STATISTICS = [field.name for field in EVENT_SCHEMA if not pa.types.is_list(field.type) and field.name != "payload"]
-
-
-def field_ids(schema: Schema) -> dict[str, int]:
-    """Return the Iceberg field id of each column, and of the elements of lists as `column.element`."""
-    from pyiceberg.types import ListType
-
-    found: dict[str, int] = {}
-    for field in schema.fields:
-        found[field.name] = field.field_id
-        if isinstance(field.field_type, ListType):
-            found[f"{field.name}.element"] = field.field_type.element_id
-    return found
 
 
 def file_schema(ids: Mapping[str, int]) -> pa.Schema:
@@ -133,7 +120,6 @@ def data_file(table: Table, key: PartitionKey, location: str) -> DataFile:
     Raises:
         OSError: it is missing or damaged.
     """
-    import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (
         compute_statistics_plan,
         data_file_statistics_from_parquet_metadata,
@@ -142,9 +128,7 @@ def data_file(table: Table, key: PartitionKey, location: str) -> DataFile:
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
     schema = table.schema()
-    written = table.io.new_input(location)
-    with written.open() as file:
-        footer = pq.read_metadata(file)
+    footer, size = storage.footer(location, table.io.properties)
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=footer,
         stats_columns=compute_statistics_plan(schema, table.metadata.properties),
@@ -155,7 +139,7 @@ def data_file(table: Table, key: PartitionKey, location: str) -> DataFile:
         file_path=location,
         file_format=FileFormat.PARQUET,
         partition=key.partition,
-        file_size_in_bytes=len(written),
+        file_size_in_bytes=size,
         sort_order_id=None,
         spec_id=table.metadata.default_spec_id,
         equality_ids=None,

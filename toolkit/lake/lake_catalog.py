@@ -58,6 +58,13 @@ class LakeCatalog(Protocol):
             LakeError: the catalog cannot be read, or it names metadata that is missing or damaged.
         """
 
+    def opened(self, name: str) -> tuple[dict[str, Any], Mapping[str, str]]:
+        """Read the metadata of a table that must exist. Return it with the properties that open its files.
+
+        Raises:
+            LakeError: there is no such table, or the catalog cannot be read.
+        """
+
     def tables(self, namespace: str, kind: str) -> tuple[str, ...]:
         """List the tables of a namespace (or, with kind `VIEW`, its views), in order; empty without a catalog.
 
@@ -75,10 +82,13 @@ class LakeCatalog(Protocol):
             LakeError: the catalog cannot be read.
         """
 
-    def append(self, name: str, base: int, events: Sequence[Event], properties: Mapping[str, str]) -> int | None:
-        """Commit a few events to a table without pyiceberg. `base` is the table snapshot that must be the current one.
+    def append(
+        self, name: str, base: int, events: Sequence[Event], files: Sequence[str], properties: Mapping[str, str]
+    ) -> int | None:
+        """Commit a few events, and files of row events, to `raw.events` without pyiceberg.
 
-        Return the new table snapshot id; None if another process committed. `properties` go into its summary.
+        `base` is the table snapshot that must be the current one. Return the new table snapshot id; None if another
+        process committed. `properties` go into its summary.
 
         Raises:
             Unusual: only pyiceberg can commit to this table or through this catalog. Nothing was written.

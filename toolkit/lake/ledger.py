@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.lake import reads, scans
 from toolkit.lake.direct_scan import Unusual, rows_of
 from toolkit.lake.lake_catalog import open_catalog
-from toolkit.lake.tables import BATCH_WIDTH
+from toolkit.lake.table_layout import BATCH_WIDTH
 from toolkit.rawlog import checkpoint, order
 from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord, batch_events
@@ -216,17 +216,19 @@ class Ledger(LogReading):
             raise CommitConflict(
                 f"committing batch {record.batch_id}: the ledger is at batch {last.batch_id} already; run it again"
             )
-        committed = self._append_directly(base, all_events, record) if not files else None
+        committed = self._append_directly(base, all_events, record, files)
         if committed is None:
             committed = self._append(base, all_events, record, files)
         self.refresh()
         return committed
 
-    def _append_directly(self, base: int, events: Sequence[Event], record: BatchRecord) -> int | None:
+    def _append_directly(
+        self, base: int, events: Sequence[Event], record: BatchRecord, files: Sequence[str]
+    ) -> int | None:
         """Commit without pyiceberg; None if the catalog or the table is not of the kind that allows it."""
         try:
             committed = open_catalog(self.access).append(
-                self.access.names.events, base, events, {SUMMARY_KEY: record.to_json()}
+                self.access.names.events, base, events, files, {SUMMARY_KEY: record.to_json()}
             )
         except Unusual:
             return None

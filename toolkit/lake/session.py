@@ -162,6 +162,8 @@ def stop_session(*, at_once: bool = False, seconds: float = 20.0) -> None:
     `at_once` ends the JVM without a call to it, which is not possible after an interruption. A JVM that has not ended
     after so many seconds is killed.
     """
+    if "pyspark" not in sys.modules:
+        return
     from pyspark import SparkContext
 
     with _lock:

@@ -112,6 +112,17 @@ class SqliteCatalog:
         found = self.read(name)
         return None if found is None else found[1]
 
+    def opened(self, name: str) -> tuple[dict[str, Any], Mapping[str, str]]:
+        """Read the metadata of a table that must exist. Return it with the properties that open its files.
+
+        Raises:
+            LakeError: there is no such table, or its metadata file is missing or damaged.
+        """
+        found = self.metadata(name)
+        if found is None:
+            raise LakeError(f"no table {name} in {self._file}; run `cdc init`")
+        return found, self._file_properties
+
     def read(self, name: str) -> tuple[str, dict[str, Any]] | None:
         """Find and read the metadata file of a table or view; None if there is none.
 
@@ -251,11 +262,13 @@ class SqliteCatalog:
             raise CommitFailedException(f"{name} was committed to by another process")
         return CommitTableResponse.model_construct(metadata=metadata, metadata_location=new)
 
-    def append(self, name: str, base: int, events: Sequence[Event], properties: Mapping[str, str]) -> int | None:
+    def append(
+        self, name: str, base: int, events: Sequence[Event], files: Sequence[str], properties: Mapping[str, str]
+    ) -> int | None:
         """Commit a few events to a table without pyiceberg, as `direct_append.append` says."""
         from toolkit.lake import direct_append
 
-        return direct_append.append(self._access, self, name, base, events, properties)
+        return direct_append.append(self._access, self, name, base, events, files, properties)
 
     def replace(self, name: str, rows: Sequence[Mapping[str, Any]], properties: Mapping[str, str]) -> int | None:
         """Replace all rows of a small table without pyiceberg, as `direct_replace.replace` says."""

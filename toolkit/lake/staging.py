@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from toolkit.lake import reads
+from toolkit.lake import pandas_on_demand, reads
 from toolkit.lake.batch_parts import Part, Written, write_part
 from toolkit.lake.clock import require_clock
 from toolkit.lake.executor_spool import delivered
 from toolkit.lake.files import FileTarget
-from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.ledger import Ledger, conflict
 from toolkit.lake.spark_tasks import attempt_place, run_in_tasks, runs_once
 from toolkit.lake.uncommitted import new_files
@@ -60,11 +59,12 @@ def commit_batch(
         DecodeError: the stream is damaged; nothing was written.
         LakeError: any other failure; nothing was written, or the message says that this is unknown.
     """
+    pandas_on_demand.settle_pyarrow()
     require_clock(access.names.events, *reads.commit_times(access, access.names.events))
     ledger = Ledger(access, rules=rules)
     if ledger.snapshot_id() != base_snapshot:
         raise conflict(record.batch_id)
-    with new_files(access, open_catalog(access).load_table(access.names.events)) as files:
+    with new_files(access) as files:
         target = FileTarget(files.ids, files.properties)
         here = Part(() if spark else tuple(tasks), tuple(arrow_files))
         written = [_write_here(record, here, files.place(record.batch_id), target, decode)]

@@ -23,6 +23,7 @@ from toolkit.values.errors import LakeError
 from toolkit.values.locations import local_path
 
 if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
     from pyiceberg.io import FileIO
 
     from toolkit.values.lake_access import LakeAccess
@@ -76,6 +77,27 @@ def read(location: str, properties: Mapping[str, str]) -> bytes:
         return path.read_bytes()
     with file_io(location, properties).new_input(location).open() as file:
         return file.read()
+
+
+def footer(location: str, properties: Mapping[str, str]) -> tuple[FileMetaData, int]:
+    """Read the footer of a Parquet file. Return it with the file's size in bytes.
+
+    Raises:
+        OSError: it is missing or damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = local_path(location)
+    try:
+        if path is not None:
+            with path.open("rb") as file:
+                return pq.read_metadata(file), os.fstat(file.fileno()).st_size
+        found = file_io(location, properties).new_input(location)
+        with found.open() as file:
+            return pq.read_metadata(file), len(found)
+    except pa.ArrowInvalid as error:
+        raise OSError(errno.EIO, f"is damaged: {' '.join(str(error).split())[:200]}", location) from None
 
 
 def create(location: str, properties: Mapping[str, str]) -> Any:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake.lake_catalog import force, open_catalog
+from toolkit.lake.lake_catalog import force
 from toolkit.lake.ledger import Ledger, conflict
 from toolkit.values.failpoints import Point, can_fail
 
@@ -93,4 +93,4 @@ class StoredLog:
         """
         from toolkit.lake.uncommitted import new_files
 
-        return new_files(self.access, open_catalog(self.access).load_table(self.access.names.events))
+        return new_files(self.access)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from toolkit.lake import folders, lake_catalog, reads, storage
 from toolkit.lake.lake_catalog import open_catalog
+from toolkit.lake.table_layout import BATCH_WIDTH
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
 
 #: Number of batches in one partition of the log.
-BATCH_WIDTH = 1000
 STATE_COLUMNS: Mapping[str, str] = {
     "relid": "bigint",
     "generation": "bigint",

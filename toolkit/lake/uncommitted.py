@@ -10,15 +10,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.file_lists import ListedFiles, listed_files
-from toolkit.lake.files import field_ids
+from toolkit.lake.lake_catalog import open_catalog
+from toolkit.lake.table_layout import field_ids, new_location
 from toolkit.values.errors import CommitConflict
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
-
     from toolkit.values.lake_access import LakeAccess
 
 _LISTS = "new-files"  # folder of the lists, one for each run
@@ -28,22 +27,18 @@ class NewFiles:
     """The data files of rows that one run writes to `raw.events`.
 
     Attributes:
-        ids: the field id of each column (`files.field_ids`).
+        ids: the field id of each column (`table_layout.field_ids`).
         properties: what opens the table's files (`storage`); they may have secrets.
     """
 
-    def __init__(self, table: Table, listed: ListedFiles) -> None:
-        self.ids: Mapping[str, int] = field_ids(table.schema())
+    def __init__(self, metadata: Mapping[str, Any], listed: ListedFiles) -> None:
+        self.ids: Mapping[str, int] = field_ids(metadata)
         self.properties = listed.properties
-        self._table, self._listed = table, listed
+        self._metadata, self._listed = metadata, listed
 
     def place(self, batch_id: int) -> str:
         """Return the place of a new file of rows of a batch."""
-        from toolkit.lake.ledger import partition
-
-        key = partition(self._table, batch_id, "row")
-        name = f"{uuid.uuid4()}-copy-{batch_id}.parquet"
-        return self._listed.add(self._table.location_provider().new_data_location(name, key))
+        return self._listed.add(new_location(self._metadata, "row", batch_id, f"{uuid.uuid4()}-copy-{batch_id}"))
 
     @contextmanager
     def committing(self, places: Sequence[str]) -> Iterator[None]:
@@ -57,11 +52,12 @@ class NewFiles:
 
 
 @contextmanager
-def new_files(access: LakeAccess, table: Table) -> Iterator[NewFiles]:
+def new_files(access: LakeAccess) -> Iterator[NewFiles]:
     """Write and commit files inside the block. What is not committed at its end is deleted.
 
     Raises:
-        LakeError: the list cannot be written, or files of a killed run cannot be deleted.
+        LakeError: the list cannot be written, or files of a killed run cannot be deleted; or there is no `raw.events`.
     """
-    with listed_files(access, _LISTS, table.io.properties) as listed:
-        yield NewFiles(table, listed)
+    metadata, properties = open_catalog(access).opened(access.names.events)
+    with listed_files(access, _LISTS, properties) as listed:
+        yield NewFiles(metadata, listed)

@@ -1,0 +1,55 @@
+"""Say from a table's metadata which columns and partitions it has, and where its new data files are.
+
+The metadata are those of the Iceberg specification: the import of pyiceberg takes longer than the rest of a small
+drain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Properties of a table that change where its data files are.
+ELSEWHERE = ("write.data.path", "write.object-storage.enabled")
+#: Batches in one partition of `raw.events`.
+BATCH_WIDTH = 1000
+
+
+def schema_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the current schema of a table."""
+    found = (schema for schema in metadata["schemas"] if schema["schema-id"] == metadata["current-schema-id"])
+    return dict(next(found))
+
+
+def spec_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the current partitioning of a table."""
+    found = (spec for spec in metadata["partition-specs"] if spec["spec-id"] == metadata["default-spec-id"])
+    return dict(next(found))
+
+
+def field_ids(metadata: Mapping[str, Any]) -> dict[str, int]:
+    """Return the Iceberg field id of each column, and of the elements of lists as `column.element`."""
+    found: dict[str, int] = {}
+    for field in schema_of(metadata)["fields"]:
+        found[field["name"]] = field["id"]
+        if isinstance(field["type"], dict) and "element-id" in field["type"]:
+            found[f"{field['name']}.element"] = field["type"]["element-id"]
+    return found
+
+
+def partition_of(metadata: Mapping[str, Any], kind: str, batch_id: int) -> dict[str, Any]:
+    """Return the partition of `raw.events` that has the events of a kind of a batch, by the names of its fields."""
+    columns = {number: name for name, number in field_ids(metadata).items()}
+    values = {"kind": kind, "batch_id": batch_id - batch_id % BATCH_WIDTH}
+    return {field["name"]: values[columns[field["source-id"]]] for field in spec_of(metadata)["fields"]}
+
+
+def new_location(metadata: Mapping[str, Any], kind: str, batch_id: int, name: str) -> str:
+    """Return the place of a new Parquet file of `raw.events`, as the properties of the table have it."""
+    folders = (f"{field}={value}" for field, value in partition_of(metadata, kind, batch_id).items())
+    file, given = "/".join((*folders, f"{name}.parquet")), metadata.get("properties", {})
+    if not any(key in given for key in ELSEWHERE):
+        return f"{metadata['location']}/data/{file}"
+    from pyiceberg.table.locations import load_location_provider
+
+    return load_location_provider(metadata["location"], given).new_data_location(file)
