@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -290,6 +291,30 @@ def test_a_file_of_rows_that_is_damaged_is_not_committed(tmp_path: Path, damage:
     with pytest.raises(LakeError, match=rf"committing to raw\.events: .*{file.name} .*; nothing was committed"):
         log.append(_record(2), [], [place])
     assert [row["batch_id"] for row in _rows(log)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("properties", "place"),
+    [
+        ({"write.data.path": "elsewhere"}, r"/elsewhere/kind=row/batch_id_trunc=0/"),
+        ({"write.object-storage.enabled": "true"}, r"/data/[01]{4}/[01]{4}/[01]{4}/[01]{8}/kind=row/batch_id_trunc=0/"),
+        ({"write.object-storage.enabled": "false"}, r"/data/kind=row/batch_id_trunc=0/"),
+        ({}, r"/data/kind=row/batch_id_trunc=0/"),
+    ],
+)
+def test_files_of_rows_are_where_the_properties_of_the_table_say(
+    tmp_path: Path, properties: dict[str, str], place: str
+) -> None:
+    log = _lake(tmp_path / "lake")
+    log.append(_record(1))
+    properties = {key: str(tmp_path / value) if key.endswith("path") else value for key, value in properties.items()}
+    with _table(log).transaction() as transaction:
+        transaction.set_properties(properties)
+    log.refresh()
+    (written,) = _written(log, [[[_row(1)]]])
+    assert re.search(rf"{place}[0-9a-f-]+-copy-2\.parquet$", written)
+    log.append(_record(2), [], [written])
+    assert [row["kind"] for row in _rows(log)] == ["batch", "batch", "row"]
 
 
 def test_a_file_without_statistics_is_left_to_pyiceberg(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake.table_layout import schema_of
 from toolkit.rawlog.states import TableState, table_states, verdicts
 from toolkit.values.errors import LakeError, NotProven
 from toolkit.values.lsn import Lsn
@@ -167,8 +168,7 @@ def shown_columns(access: LakeAccess, name: str, snapshot_id: int) -> tuple[str,
             f"{access.names.published}.{name}: table snapshot {snapshot_id} of {table} is gone from the lake;"
             " run `cdc check`"
         )
-    fields = next(s["fields"] for s in found["schemas"] if s["schema-id"] == snapshot["schema-id"])
-    return shown(field["name"] for field in fields)
+    return shown(field["name"] for field in schema_of(found, snapshot["schema-id"])["fields"])
 
 
 def shown(columns: Iterable[str]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import storage
 from toolkit.lake.lake_catalog import folder_of, open_catalog
+from toolkit.lake.table_layout import schema_of
 from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:
@@ -94,9 +95,8 @@ def properties(access: LakeAccess, table: str) -> dict[str, str]:
 
 def columns(access: LakeAccess, table: str) -> frozenset[str]:
     """Return the column names of `namespace.table`; empty if there is no such table."""
-    found = metadata(access, table) or {}
-    fields = (s["fields"] for s in found.get("schemas", ()) if s["schema-id"] == found["current-schema-id"])
-    return frozenset(field["name"] for field in next(fields, ()))
+    found = metadata(access, table)
+    return frozenset(field["name"] for field in schema_of(found)["fields"]) if found else frozenset()
 
 
 def view_sql(access: LakeAccess, view: str) -> str | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.lake import direct_scan, reads, row_lines, storage
 from toolkit.lake.direct_scan import Unusual
 from toolkit.lake.pandas_on_demand import create_frame
+from toolkit.lake.table_layout import schema_of
 from toolkit.values import progress
 from toolkit.values.errors import LakeError
 from toolkit.values.lake_types import BareType, spark_type
@@ -96,8 +97,7 @@ def _read(access: LakeAccess, metadata: dict[str, Any] | None, side: Side) -> pa
     snapshot = reads.snapshot(metadata, side.snapshot_id)
     if snapshot is None or not _small(snapshot):
         return None
-    fields = next(s["fields"] for s in metadata["schemas"] if s["schema-id"] == snapshot["schema-id"])
-    numbers = {field["name"]: field["id"] for field in fields}
+    numbers = {field["name"]: field["id"] for field in schema_of(metadata, snapshot["schema-id"])["fields"]}
     names = lake_columns([(c.attnum, c.name) for c in side.plan.table.columns])
     wanted = [(numbers[names[c.attnum]], _arrow_type(spark_type(c))) for c in side.plan.columns]
     texts = numbers[_TEXTS]

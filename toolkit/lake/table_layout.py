@@ -15,16 +15,16 @@ ELSEWHERE = ("write.data.path", "write.object-storage.enabled")
 BATCH_WIDTH = 1000
 
 
-def schema_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the current schema of a table."""
-    found = (schema for schema in metadata["schemas"] if schema["schema-id"] == metadata["current-schema-id"])
-    return dict(next(found))
+def schema_of(metadata: Mapping[str, Any], number: int | None = None) -> dict[str, Any]:
+    """Return a schema of a table: the current one, unless another number is given."""
+    wanted = metadata["current-schema-id"] if number is None else number
+    return dict(next(schema for schema in metadata["schemas"] if schema["schema-id"] == wanted))
 
 
 def spec_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the current partitioning of a table."""
-    found = (spec for spec in metadata["partition-specs"] if spec["spec-id"] == metadata["default-spec-id"])
-    return dict(next(found))
+    wanted = metadata["default-spec-id"]
+    return dict(next(spec for spec in metadata["partition-specs"] if spec["spec-id"] == wanted))
 
 
 def field_ids(metadata: Mapping[str, Any]) -> dict[str, int]:
