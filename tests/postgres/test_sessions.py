@@ -15,6 +15,7 @@ from tests.support_ledger import lake_of
 from toolkit.cli import frame, main
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis
+from toolkit.source import locks
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
 
@@ -47,6 +48,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         found["readings"] += 1
         reads(self, *words, **more)
 
+    # On a busy machine a change may last so long that a session looks for who holds it up.
+    monkeypatch.setattr(locks, "_LOOK_SECONDS", 60.0)
     monkeypatch.setattr(psycopg, "connect", connect)
     monkeypatch.setattr(Ledger, "__init__", read)
     return found
