@@ -131,6 +131,13 @@ GUARDS_OF_READING = (
         "tests/unit/test_direct_append.py::test_a_file_without_statistics_is_left_to_pyiceberg",
     ),
     Guard(
+        "columns whose bounds only pyiceberg writes",
+        _APPEND,
+        "            or any(kinds[name] not in _TYPES or name not in WITH_STATISTICS for name in bounded)\n",
+        "",
+        "tests/unit/test_direct_append.py::test_an_unusual_table_is_left_to_pyiceberg",
+    ),
+    Guard(
         "files of rows in the commit without pyiceberg",
         _APPEND,
         "for place in files]",

@@ -268,6 +268,9 @@ def test_each_file_is_forced_before_the_catalog_names_it(
         {"write.data.path": "/elsewhere"},
         {"write.metadata.metrics.default": "full"},
         {"write.metadata.metrics.column.payload": "truncate(16)"},
+        {"write.metadata.metrics.column.payload": "full"},
+        {"write.metadata.metrics.column.new": "full"},
+        {"write.metadata.metrics.column.committed_at": "full"},
     ],
 )
 def test_an_unusual_table_is_left_to_pyiceberg(tmp_path: Path, properties: dict[str, str]) -> None:
@@ -279,6 +282,10 @@ def test_an_unusual_table_is_left_to_pyiceberg(tmp_path: Path, properties: dict[
     with pytest.raises(Unusual):
         open_catalog(log.access).append("raw.events", log.snapshot_id() or 0, [_event(2)], [], {})
     assert sorted(tmp_path.rglob("*")) == before
+    log.refresh()
+    if "write.data.path" not in properties:
+        log.append(_record(2), [_event(2, committed_at=_AT, payload="{}")], _written(log, [[[_row(1)]]]))
+        assert [row["kind"] for row in _rows(log)] == ["batch", "batch", "gap", "row"]
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"PAR1", b"PAR1 is not the end"])

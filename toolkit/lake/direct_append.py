@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from toolkit.lake import direct_commit, storage
 from toolkit.lake.direct_commit import column
 from toolkit.lake.direct_scan import Unusual
-from toolkit.lake.files import EventsFile, FileTarget
+from toolkit.lake.files import WITH_STATISTICS, EventsFile, FileTarget
 from toolkit.lake.table_layout import BATCH_WIDTH, field_ids, new_location, partition_of
 from toolkit.rawlog.event import Kind
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from toolkit.rawlog.arrow import Event
     from toolkit.values.lake_access import LakeAccess
 
+_TYPES = ("int", "long", "string")  # of columns whose bounds are written here
 _METRICS = "write.metadata.metrics."
 
 
@@ -66,13 +67,16 @@ class _Append(direct_commit.Commit):
         }
         fields = [(field["transform"], field["source-id"]) for field in self.spec["fields"]]
         numbers = self.ids.get("kind"), self.ids.get("batch_id")
+        kinds = {field["name"]: field["type"] for field in self.schema["fields"]}
+        bounded = [name for name in wanted if name in kinds]
         if (
             found.get(f"{_METRICS}default") != "none"
             or {*wanted.values()} - {"full"}
+            or any(kinds[name] not in _TYPES or name not in WITH_STATISTICS for name in bounded)
             or [*zip(("identity", f"truncate[{BATCH_WIDTH}]"), numbers, strict=True)] != fields
         ):
             raise Unusual
-        return [name for name in wanted if name in self.ids]
+        return bounded
 
     def write(self, events: Sequence[Event], files: Sequence[str], properties: Mapping[str, str]) -> _Append:
         """Write the data files of events, the manifest and the manifest list."""
@@ -123,7 +127,7 @@ class _Bounds(NamedTuple):
 
     @classmethod
     def of(cls, footer: FileMetaData, number: int) -> _Bounds:
-        """Read it.
+        """Read the footer of a file.
 
         Raises:
             Unusual: a row group does not say it, as one of `EventsFile` does.

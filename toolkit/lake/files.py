@@ -28,7 +28,7 @@ _GROUP_BYTES = 16 << 20
 #: Images and positions rarely repeat. All other columns are nearly constant in a copy.
 _DICTIONARY = [name for name in EVENT_SCHEMA.names if name not in ("new", "old", "ordinal", "lsn", "payload")]
 #: The least and the largest value of an image's cells, or of a payload, would help no reader.
-_STATISTICS = [field.name for field in EVENT_SCHEMA if not pa.types.is_list(field.type) and field.name != "payload"]
+WITH_STATISTICS = [field.name for field in EVENT_SCHEMA if not pa.types.is_list(field.type) and field.name != "payload"]
 
 
 def file_schema(ids: Mapping[str, int]) -> pa.Schema:
@@ -73,7 +73,7 @@ class EventsFile:
             compression="zstd",
             compression_level=1,
             use_dictionary=_DICTIONARY,
-            write_statistics=_STATISTICS,
+            write_statistics=WITH_STATISTICS,
             version="2.6",
         )
 
