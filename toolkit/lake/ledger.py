@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.lake import reads, scans
 from toolkit.lake.direct_scan import Unusual, rows_of
 from toolkit.lake.lake_catalog import open_catalog
-from toolkit.lake.table_layout import BATCH_WIDTH
+from toolkit.lake.table_layout import partition_values
 from toolkit.rawlog import checkpoint, order
 from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord, batch_events
@@ -289,7 +289,7 @@ def partition(table: Table, batch_id: int, kind: str) -> PartitionKey:
     from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 
     schema, spec = table.schema(), table.spec()
-    values = {"batch_id": batch_id - batch_id % BATCH_WIDTH, "kind": kind}
+    values = partition_values(kind, batch_id)
     return PartitionKey(
         [PartitionFieldValue(f, values[schema.find_column_name(f.source_id) or ""]) for f in spec.fields], spec, schema
     )

@@ -1,7 +1,7 @@
 """Say from a table's metadata which columns and partitions it has, and where its new data files are.
 
-The metadata are those of the Iceberg specification: the import of pyiceberg takes longer than the rest of a small
-drain.
+Metadata are here as the JSON of the Iceberg specification, not as objects of pyiceberg, whose import takes longer than
+the rest of a small drain.
 """
 
 from __future__ import annotations
@@ -40,8 +40,13 @@ def field_ids(metadata: Mapping[str, Any]) -> dict[str, int]:
 def partition_of(metadata: Mapping[str, Any], kind: str, batch_id: int) -> dict[str, Any]:
     """Return the partition of `raw.events` that has the events of a kind of a batch, by the names of its fields."""
     columns = {number: name for name, number in field_ids(metadata).items()}
-    values = {"kind": kind, "batch_id": batch_id - batch_id % BATCH_WIDTH}
+    values = partition_values(kind, batch_id)
     return {field["name"]: values[columns[field["source-id"]]] for field in spec_of(metadata)["fields"]}
+
+
+def partition_values(kind: str, batch_id: int) -> dict[str, Any]:
+    """Return the values of a partition of `raw.events` by the columns that they are made of."""
+    return {"kind": kind, "batch_id": batch_id - batch_id % BATCH_WIDTH}
 
 
 def new_location(metadata: Mapping[str, Any], kind: str, batch_id: int, name: str) -> str:
