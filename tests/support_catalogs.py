@@ -60,9 +60,7 @@ def rest_catalog(
     program = ["-cp", classpath, str(_PROGRAM / "RestCatalog.java"), f"jdbc:sqlite:{folder / 'rest.db'}", warehouse]
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", *program]
     with support_java.served(command, environment, folder / "rest.log") as running:
-        # Iceberg's own client asks five times more, and each time this server waits for the store: 90 seconds.
-        properties = {"token": token, "rest.client.max-retries": "1"}
-        yield {"type": "rest", "uri": running.address, "properties": properties}, running
+        yield {"type": "rest", "uri": running.address, "properties": {"token": token}}, running
 
 
 @contextlib.contextmanager
