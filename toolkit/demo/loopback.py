@@ -56,6 +56,8 @@ _ORDER = """\
 </ivy-module>
 """
 _BUCKET = "lake"
+#: A JVM that lives for minutes spends more on its second compiler than that saves.
+_QUICK = "-XX:TieredStopAtLevel=1"
 _REGION = "eu-north-1"
 
 
@@ -143,8 +145,11 @@ class ObjectStore:
 
 
 @contextlib.contextmanager
-def object_store(folder: Path) -> Iterator[ObjectStore]:
-    """Run an S3 server over `folder / store`, with an empty bucket. It ends with the block."""
+def object_store(folder: Path, options: Sequence[str] = (_QUICK,)) -> Iterator[ObjectStore]:
+    """Run an S3 server over `folder / store`, with an empty bucket. It ends with the block.
+
+    `options` are those of its JVM.
+    """
     jar, port, secret = _store_jar(), free_port(), secrets.token_hex(20)
     (folder / "store").mkdir()
     settings = folder / "store.properties"
@@ -157,7 +162,7 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
     }  # fmt: skip
     settings.write_text("".join(f"{key}={value}\n" for key, value in given.items()), encoding="utf-8")
     (folder / "store" / _BUCKET).mkdir()
-    java = [str(find_java()), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", str(jar), "org.gaul.s3proxy.Main"]
+    java = [str(find_java()), "-Xmx256m", *options, "-cp", str(jar), "org.gaul.s3proxy.Main"]
 
     def ready(_: str) -> str | None:
         with socket.socket() as probe:
@@ -201,7 +206,7 @@ def standalone(
     _give(conf, owner)
     home = Path(str(_spark().origin)).parent
     environment = {
-        "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
+        "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": _QUICK,
     }  # fmt: skip
 
     def server(name: str, kind: str, more: Sequence[str], marker: str, host: str = "127.0.0.1") -> Loopback:
