@@ -85,11 +85,11 @@ def make_events(access: LakeAccess) -> None:
 
 
 def make_small(access: LakeAccess, name: str, columns: Mapping[str, str]) -> None:
-    """What `toolkit.lake.tables.create_small` makes, of columns that are numbers and texts."""
+    """What `toolkit.lake.tables.create_small` makes, of columns that are no arrays or maps."""
     from pyiceberg.schema import Schema
-    from pyiceberg.types import LongType, NestedField, StringType
+    from pyiceberg.types import BooleanType, LongType, NestedField, StringType, TimestamptzType
 
-    kinds = {"bigint": LongType(), "string": StringType()}
+    kinds = {"bigint": LongType(), "string": StringType(), "boolean": BooleanType(), "timestamp": TimestamptzType()}
     fields = [NestedField(n, column, kinds[kind]) for n, (column, kind) in enumerate(columns.items(), 1)]
     tables.require_writable(access)
     catalog = _writer(access)

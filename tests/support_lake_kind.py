@@ -29,7 +29,7 @@ from toolkit.values.process_env import environment
 
 _KIND = os.environ["CDC_TEST_LAKE"]
 #: Fixtures that make an empty lake for each test.
-_EMPTY = ("lake", "plain_lake")
+_EMPTY = ("lake", "plain_lake", "place")
 _OUTCOMES = ("passed", "failed", "error", "skipped")
 NewLake = Callable[[], AbstractContextManager[None]]
 

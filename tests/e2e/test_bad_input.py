@@ -71,8 +71,7 @@ class Place:
         return subprocess.run(
             [sys.executable, "-m", "toolkit.cli", *arguments],
             cwd=self.folder,
-            env={name: value for name, value in os.environ.items() if not name.startswith(("CDC_", "PG"))}
-            | environment,
+            env=os.environ | environment,
             capture_output=True,
             text=True,
             timeout=120,

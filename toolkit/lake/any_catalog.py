@@ -165,7 +165,15 @@ class AnyCatalog:
         """
         raise Unusual
 
-    def replace(self, name: str, rows: Sequence[Mapping[str, Any]], properties: Mapping[str, str]) -> int | None:
+    def write(
+        self,
+        name: str,
+        rows: Sequence[Mapping[str, Any]],
+        properties: Mapping[str, str],
+        *,
+        replace: bool,
+        base: int | None = None,
+    ) -> int | None:
         """Leave every commit to pyiceberg.
 
         Raises:

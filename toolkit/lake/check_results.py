@@ -3,7 +3,7 @@
 The view `ops.proofs` shows the age of each proof. `toolkit.lake.table_states` writes `ops.table_states`, and
 `toolkit.lake.plans` writes `ops.plans`.
 
-Spark creates the tables. Their rows are written through pyiceberg, because a few rows are not worth a Spark job.
+Spark creates the tables. Their rows are written without it, because a few rows are not worth a Spark job.
 """
 
 from __future__ import annotations
@@ -122,16 +122,22 @@ def replace_read(access: LakeAccess, name: str, rows: Iterable[Mapping[str, Any]
     Raises:
         CommitConflict: another process committed to it since; nothing was written.
     """
+    catalog, rows = open_catalog(access), _plain(name, rows)
+    with contextlib.suppress(Unusual):
+        if base is not None:
+            if catalog.write(name, rows, {}, replace=True, base=base) is None:
+                raise _overtaken(name)
+            return
     from pyiceberg.exceptions import CommitFailedException
 
-    table = open_catalog(access).load_table(name)
+    table = catalog.load_table(name)
     current = table.current_snapshot()
     if (None if current is None else current.snapshot_id) != base:
         raise _overtaken(name)
     # pyiceberg would quietly repeat a lost commit on top of the winner. In memory only: not committed.
     table.metadata.properties["commit.retry.num-retries"] = "0"
     try:
-        _replace(table, _to_arrow(name, rows))
+        _replace(table, to_arrow(name, rows))
     except CommitFailedException:
         raise _overtaken(name) from None
 
@@ -148,10 +154,9 @@ def _replace(table: Table, data: pa.Table, summary: Mapping[str, str] | None = N
         table.overwrite(data, snapshot_properties=properties)
 
 
-def _to_arrow(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    return to_arrow(
-        name, [{c: int(row[c]) if isinstance(row[c], Lsn) else row[c] for c in columns(name)} for row in rows]
-    )
+def _plain(name: str, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with the columns of one of the tables, and their LSNs as numbers."""
+    return [{c: int(row[c]) if isinstance(row[c], Lsn) else row[c] for c in columns(name)} for row in rows]
 
 
 @can_fail(Point.RESULTS)
@@ -164,13 +169,12 @@ def write(
     summary: Mapping[str, str] | None = None,
 ) -> None:
     """Append rows to one of the tables, or replace all of its rows, in one commit with this summary."""
-    catalog, rows = open_catalog(access), list(rows)
-    if overwrite:
-        # Another process may have committed meanwhile. The later commit wins, here as with pyiceberg.
-        with contextlib.suppress(Unusual):
-            if catalog.replace(name, rows, summary or {}) is not None:
-                return
-    table, data = catalog.load_table(name), _to_arrow(name, rows)
+    catalog, rows = open_catalog(access), _plain(name, rows)
+    # Another process may have committed meanwhile. The later commit wins, here as with pyiceberg.
+    with contextlib.suppress(Unusual):
+        if catalog.write(name, rows, summary or {}, replace=overwrite) is not None:
+            return
+    table, data = catalog.load_table(name), to_arrow(name, rows)
     if overwrite:
         _replace(table, data, summary)
     else:

@@ -266,7 +266,7 @@ class Commit:
 
 
 def column(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Convert values to an array of integers, texts or times. pyarrow's own way imports pandas.
+    """Convert values to an array of integers, texts, times or booleans. pyarrow's own way imports pandas.
 
     Raises:
         Unusual: they are of another type.
@@ -283,6 +283,9 @@ def column(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         texts = [(value or "").encode() for value in values]
         ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
         return pa.Array.from_buffers(type_, count, [valid, pa.py_buffer(ends), pa.py_buffer(b"".join(texts))])
+    if pa.types.is_boolean(type_):
+        true = np.packbits([value is True for value in values], bitorder="little")
+        return pa.Array.from_buffers(type_, count, [valid, pa.py_buffer(true)])
     if pa.types.is_timestamp(type_):
         values = [None if value is None else (value - _EPOCH) // timedelta(microseconds=1) for value in values]
     elif not pa.types.is_integer(type_):

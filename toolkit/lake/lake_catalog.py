@@ -95,8 +95,19 @@ class LakeCatalog(Protocol):
             LakeError: the commit failed.
         """
 
-    def replace(self, name: str, rows: Sequence[Mapping[str, Any]], properties: Mapping[str, str]) -> int | None:
-        """Replace all rows of a small table without pyiceberg. Result and errors are those of `append`."""
+    def write(
+        self,
+        name: str,
+        rows: Sequence[Mapping[str, Any]],
+        properties: Mapping[str, str],
+        *,
+        replace: bool,
+        base: int | None = None,
+    ) -> int | None:
+        """Commit rows of a small table without pyiceberg: beside its rows, or with `replace` in their place.
+
+        `base` is the table snapshot that must be the current one; None for any. Result and errors are as of `append`.
+        """
 
     def repair_statement(self, name: str) -> tuple[str, bool]:
         """Return how a person makes the catalog drop the current metadata file of a table or view, which is damaged.

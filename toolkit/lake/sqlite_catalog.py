@@ -270,11 +270,19 @@ class SqliteCatalog:
 
         return direct_append.append(self._access, self, name, base, events, files, properties)
 
-    def replace(self, name: str, rows: Sequence[Mapping[str, Any]], properties: Mapping[str, str]) -> int | None:
-        """Replace all rows of a small table without pyiceberg, as `direct_replace.replace` says."""
-        from toolkit.lake import direct_replace
+    def write(
+        self,
+        name: str,
+        rows: Sequence[Mapping[str, Any]],
+        properties: Mapping[str, str],
+        *,
+        replace: bool,
+        base: int | None = None,
+    ) -> int | None:
+        """Commit rows of a small table without pyiceberg, as `direct_rows.write` says."""
+        from toolkit.lake import direct_rows
 
-        return direct_replace.replace(self._access, self, name, rows, properties)
+        return direct_rows.write(self._access, self, name, rows, properties, replace=replace, base=base)
 
     def swap(self, name: str, old: str, new: str) -> bool:
         """Let the catalog name another metadata file of a table; False if it no longer names `old`.

@@ -1,23 +1,25 @@
-"""Rows that are replaced without pyiceberg leave the table as pyiceberg does, or are left to pyiceberg."""
+"""Rows that are written without pyiceberg leave the table as pyiceberg does, or are left to pyiceberg."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support_lake import make_small
-from toolkit.lake import check_results, direct_replace, reads, scans
+from toolkit.lake import check_results, direct_rows, reads, scans
 from toolkit.lake.direct_scan import Unusual
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.sqlite_catalog import SqliteCatalog
-from toolkit.lake.tables import PLAN_COLUMNS
 from toolkit.values.config import Config
-from toolkit.values.errors import LakeError
+from toolkit.values.errors import CommitConflict, LakeError
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -37,15 +39,15 @@ def _rows(number: int, count: int = 3) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _made(folder: Path) -> LakeAccess:
+def _made(folder: Path, name: str = _NAME) -> LakeAccess:
     folder.mkdir()
     access = Config(root=folder).lake_access
-    make_small(access, _NAME, PLAN_COLUMNS)
+    make_small(access, name, check_results.columns(name))
     return access
 
 
-def _table(access: LakeAccess) -> Table:
-    return open_catalog(access).load_table(_NAME)
+def _table(access: LakeAccess, name: str = _NAME) -> Table:
+    return open_catalog(access).load_table(name)
 
 
 def _stored(access: LakeAccess, snapshot: int | None = None) -> list[dict[str, Any]]:
@@ -72,10 +74,10 @@ def _write(access: LakeAccess, number: int, count: int = 3) -> None:
 def with_pyiceberg(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """All commits go through pyiceberg until this is undone."""
 
-    def unusual(*_: Any) -> None:
+    def unusual(*_: Any, **__: Any) -> None:
         raise Unusual
 
-    monkeypatch.setattr(direct_replace, "replace", unusual)
+    monkeypatch.setattr(direct_rows, "write", unusual)
     return monkeypatch
 
 
@@ -88,7 +90,7 @@ def test_both_ways_of_replacing_follow_each_other(tmp_path: Path, with_pyiceberg
     for number in range(1, 13):
         if number in (1, 4, 5, 9):  # the first one has no manifest to follow
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(SqliteCatalog, "replace", lambda *_: None)
+                patched.setattr(SqliteCatalog, "write", lambda *_, **__: None)
                 _write(ours, number, 1 + number % 3)
         else:
             with pytest.MonkeyPatch.context() as patched:
@@ -160,17 +162,80 @@ def test_a_full_disk_names_what_was_not_committed(tmp_path: Path, with_pyiceberg
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", "/lake")
 
-    with_pyiceberg.setattr(direct_replace._Replace, "_write_data", full)
+    with_pyiceberg.setattr(direct_rows._Rows, "_write_data", full)
     with pytest.raises(LakeError, match=r"committing to ops\.plans: /lake No space left on device; nothing was comm"):
         _write(access, 2)
     assert _stored(access) == _rows(1)
 
 
+def _results(number: int) -> list[dict[str, Any]]:
+    """Rows of `ops.parity_results`, with a NULL in each column."""
+    full = {
+        "checked_at": datetime(1969, 12, 31, 23, 59, 59, number, UTC), "lsn": Lsn(2**62 + number), "table": "ä'",
+        "relid": number, "status": "identical", "proof": "full", "rows": 5, "identical": 5, "modified": 0, "added": 0,
+        "removed": 0, "full_lsn": number, "published": number % 2 == 0, "tag": "t", "reason": "", "remedy": "r",
+        "causes": "[]",
+    }  # fmt: skip
+    return [full, full | {"published": False}, dict.fromkeys(full), full | {"published": True}]
+
+
+def _all(access: LakeAccess, name: str) -> Counter[Any]:
+    """What pyiceberg reads, which must be what the toolkit's own reader reads."""
+    found = Counter(tuple(row.items()) for row in _table(access, name).scan().to_arrow().to_pylist())
+    assert found == Counter(tuple(row.items()) for row in scans.scan(access, name))
+    return found
+
+
+def test_appended_rows_stand_beside_those_before(tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch) -> None:
+    name = "ops.parity_results"
+    theirs, ours = _made(tmp_path / "theirs", name), _made(tmp_path / "ours", name)
+    check_results.write(ours, name, _results(1), overwrite=False)  # the first one has no manifest to follow
+    for number in range(1, 6):
+        check_results.write(theirs, name, _results(number), overwrite=False)
+    with_pyiceberg.undo()
+    before = reads.snapshot_id(ours, name)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(check_results, "to_arrow", None)  # no other way
+        for number in range(2, 6):
+            check_results.write(ours, name, _results(number), overwrite=False)
+    assert _all(ours, name) == _all(theirs, name) and _all(ours, name).total() == 20
+    first = _table(ours, name).scan(snapshot_id=before).to_arrow()
+    assert first.num_rows == 4
+    last, alike = (_table(access, name).current_snapshot() for access in (ours, theirs))
+    assert last is not None and last.summary is not None and alike is not None and alike.summary is not None
+    assert last.summary.operation == alike.summary.operation
+    assert last.summary["total-records"] == alike.summary["total-records"] == "20"
+    assert [m.added_rows_count for m in last.manifests(_table(ours, name).io)] == [4] * 5
+
+
+def test_rows_of_an_older_table_snapshot_are_not_replaced(tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch) -> None:
+    """Two checks at a time: the one that is overtaken writes nothing, whether that happens before or at its commit."""
+    access = _made(tmp_path / "lake")
+    _write(access, 1)
+    with_pyiceberg.undo()
+    with_pyiceberg.setattr(check_results, "_replace", None)  # no other way
+    base = reads.snapshot_id(access, _NAME)
+    check_results.replace_read(access, _NAME, _rows(2), base=base)
+    with pytest.raises(CommitConflict, match=r"writing ops\.plans: another runner wrote to it first"):
+        check_results.replace_read(access, _NAME, _rows(3), base=base)
+    swap = SqliteCatalog.swap
+
+    def overtaken(catalog: SqliteCatalog, *rest: str) -> bool:
+        with_pyiceberg.setattr(SqliteCatalog, "swap", swap)
+        check_results.replace_read(access, _NAME, _rows(4), base=reads.snapshot_id(access, _NAME))
+        return swap(catalog, *rest)
+
+    with_pyiceberg.setattr(SqliteCatalog, "swap", overtaken)
+    with pytest.raises(CommitConflict):
+        check_results.replace_read(access, _NAME, _rows(5), base=reads.snapshot_id(access, _NAME))
+    assert _stored(access) == _rows(4)
+
+
 def _add_column(table: Table) -> None:
-    from pyiceberg.types import BooleanType
+    from pyiceberg.types import DateType
 
     with table.update_schema() as update:
-        update.add_column("flag", BooleanType())
+        update.add_column("day", DateType())
 
 
 def _partition(table: Table) -> None:
@@ -183,15 +248,18 @@ def _elsewhere(table: Table) -> None:
         transaction.set_properties({"write.data.path": "/elsewhere"})
 
 
+@pytest.mark.parametrize("replace", [True, False], ids=["replaced", "appended"])
 @pytest.mark.parametrize("change", [_add_column, _partition, _elsewhere])
-def test_an_unusual_table_is_left_to_pyiceberg(tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch, change: Any) -> None:
+def test_an_unusual_table_is_left_to_pyiceberg(
+    tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch, change: Any, replace: bool
+) -> None:
     access = _made(tmp_path / "lake")
     _write(access, 1)
     with_pyiceberg.undo()
     change(_table(access))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(Unusual):
-        open_catalog(access).replace(_NAME, _rows(2), {})
+        open_catalog(access).write(_NAME, _rows(2), {}, replace=replace)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -200,7 +268,7 @@ def test_unusual_rows_are_left_to_pyiceberg(tmp_path: Path, rows: list[dict[str,
     access = _made(tmp_path / "lake")
     _write(access, 1)
     with pytest.raises(Unusual):
-        open_catalog(access).replace(_NAME, rows, {})
+        open_catalog(access).write(_NAME, rows, {}, replace=True)
 
 
 def test_neither_pyiceberg_nor_pandas_is_imported(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Replace all rows of a small table without pyiceberg, in one commit with one data file."""
+"""Write rows of a small table without pyiceberg: one data file, beside all other rows or in their place."""
 
 from __future__ import annotations
 
@@ -18,43 +18,55 @@ if TYPE_CHECKING:
 _FIELD_ID = b"PARQUET:field_id"
 
 
-def replace(
+def write(
     access: LakeAccess,
     catalog: FileCatalog,
     name: str,
     rows: Sequence[Mapping[str, Any]],
     properties: Mapping[str, str],
+    *,
+    replace: bool,
+    base: int | None = None,
 ) -> int | None:
-    """Commit these rows to a table in the place of all of its rows.
+    """Commit rows to a table: with `replace` in the place of all of its rows, else beside them.
 
-    Return the new table snapshot id; None if another process committed, or there is no such table. `properties` go
-    into its summary.
+    Args:
+        rows: each with all columns of the table.
+        properties: what the summary of the new snapshot says beside its counts.
+        base: the table snapshot that must be the current one; None for any.
+
+    Return the new table snapshot id; None if another process committed, or there is no such table.
 
     Raises:
         Unusual: pyiceberg must commit it. Nothing was written.
         LakeError: a file cannot be written or forced to the disk, or the catalog cannot be read or written.
     """
     read = catalog.read(name)
-    if read is None:
+    if read is None or base not in (None, read[1].get("current-snapshot-id")):
         return None
-    return direct_commit.commit(access, catalog, name, read, lambda *given: _Replace(*given).write(rows, properties))
+    return direct_commit.commit(
+        access, catalog, name, read, lambda *given: _Rows(*given).write(rows, properties, replace)
+    )
 
 
-class _Replace(direct_commit.Commit):
+class _Rows(direct_commit.Commit):
     """The files of one commit."""
 
-    def write(self, rows: Sequence[Mapping[str, Any]], properties: Mapping[str, str]) -> _Replace:
+    def write(self, rows: Sequence[Mapping[str, Any]], properties: Mapping[str, str], replace: bool) -> _Rows:
         """Write the data file, its manifest and the manifest list."""
         if self.spec["fields"] or not rows or any({*row} != {*self.ids} for row in rows):
             raise Unusual
-        listed, manifests, form = self.before()
-        if any(manifest["content"] or manifest["partition_spec_id"] != self.spec["spec-id"] for manifest in manifests):
-            raise Unusual  # there are deletes, or files of another partitioning
-        removed = [entry for manifest in manifests for entry in self._live(manifest)]
+        listed, kept, form = self.before()
+        removed: list[dict[str, Any]] = []
+        if replace:
+            if any(manifest["content"] or manifest["partition_spec_id"] != self.spec["spec-id"] for manifest in kept):
+                raise Unusual  # there are deletes, or files of another partitioning
+            removed, kept = [entry for manifest in kept for entry in self._live(manifest)], []
         data = self._columns(rows)  # before any file is written
         location = f"{self.location}/data/00000-0-{self.write_id}.parquet"
         size = self._write_data(location, data)
-        self.write_lists([self.described(location, len(rows), size, {})], [], (listed, form), [], properties, removed)
+        described = [self.described(location, len(rows), size, {})]
+        self.write_lists(described, [], (listed, form), kept, properties, removed)
         return self
 
     def _live(self, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -70,7 +82,9 @@ class _Replace(direct_commit.Commit):
     def _columns(self, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
         import pyarrow as pa
 
-        types = {"long": pa.int64(), "string": pa.string()}
+        types = {
+            "long": pa.int64(), "string": pa.string(), "boolean": pa.bool_(), "timestamptz": pa.timestamp("us", "UTC"),
+        }  # fmt: skip
         fields, columns = [], []
         for field in self.schema["fields"]:
             type_ = types.get(field["type"]) if isinstance(field["type"], str) else None
