@@ -28,6 +28,8 @@ from toolkit.values.config import Config
 from toolkit.values.process_env import environment
 
 _KIND = os.environ["CDC_TEST_LAKE"]
+#: So many programs have executors at a time: the test, a command that it starts, and one that outlives its runner.
+_APPLICATIONS = 3
 #: Fixtures that make an empty lake for each test.
 _EMPTY = ("lake", "plain_lake", "place")
 _OUTCOMES = ("passed", "failed", "error", "skipped")
@@ -40,7 +42,7 @@ def new_lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     numbers = itertools.count(1)
     with ExitStack() as running:
         folder = tmp_path_factory.mktemp("lakes")
-        workers = running.enter_context(cluster())
+        workers = running.enter_context(cluster((_APPLICATIONS,) * 2, f"{_APPLICATIONS}g"))
         store = running.enter_context(running_store("s3", request.getfixturevalue("store_servers")("s3"), folder))
         running.enter_context(environment(store.environment))
         server = running.enter_context(serve(18)) if _KIND == "postgresql+s3" else None
@@ -65,7 +67,8 @@ def new_lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def _variables(section: Mapping[str, Any], store: Store, workers: Cluster) -> dict[str, str]:
-    settings = workers.settings | {"spark.authenticate.secret": workers.secret}
+    one = {"spark.executor.cores": "1", "spark.cores.max": "2"}  # an executor on each of two workers
+    settings = workers.settings | one | {"spark.authenticate.secret": workers.secret}
     properties = {**store.properties, **store.keys, **section["properties"]}
     return {
         "CDC_LAKE__WAREHOUSE": store.warehouse,
@@ -92,10 +95,15 @@ def _lake_of_the_test(request: pytest.FixtureRequest, new_lake: NewLake) -> Iter
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the modules that start stores themselves: their lakes are the ones that they name."""
-    own = [item for item in items if hasattr(item.getparent(pytest.Module).obj, "store_servers")]  # type: ignore[union-attr]
+    """Leave out tests of the embedded catalog, and modules that start stores: their lakes are those that they name."""
+    own = [item for item in items if item.get_closest_marker("embedded") or _starts_stores(item)]
     config.hook.pytest_deselected(items=own)
     items[:] = [item for item in items if item not in own]
+
+
+def _starts_stores(item: pytest.Item) -> bool:
+    module = item.getparent(pytest.Module)
+    return module is not None and hasattr(module.obj, "store_servers")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

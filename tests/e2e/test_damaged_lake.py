@@ -18,7 +18,7 @@ from toolkit.quality.report import CheckReport
 from toolkit.values.config import Config
 from toolkit.values.resources import ROOT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
+pytestmark = [pytest.mark.embedded, pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
 
 def _run(config: Config) -> CheckReport:

@@ -17,7 +17,7 @@ from toolkit.rawlog.batch import FORMAT
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.resources import ROOT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
+pytestmark = [pytest.mark.embedded, pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
 
 def _tamper(night: Night) -> None:

@@ -24,7 +24,7 @@ from toolkit.lake.published_tables import duckdb_script, scan_published
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
+pytestmark = [pytest.mark.embedded, pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 _LARGE, _SMALL = 30_000, 300  # rows: what its model builds, and what is built together with other tables
 _ADDED = "alter table public.a add m int default 7"  # so that no schema change without a rewrite is exact
 _FULL = ("build", "--", "--full-refresh")

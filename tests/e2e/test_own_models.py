@@ -140,7 +140,8 @@ def test_models_on_published_read_proven_rows_only(shop: Shop, monkeypatch: pyte
         with pytest.raises(Killed):
             shop.check()
     assert shop.dbt() == fine
-    assert (shop.totals(), shop.totals("exact")) == ({"ann": 30, "eve": 5}, shop.on_source())
+    one_moved = ({"ann": 30, "eve": 5}, {"ann": 30, "bob": 50})  # whichever of the two threads was first
+    assert shop.totals() in one_moved and shop.totals("exact") == shop.on_source()
     assert shop.check().green
     assert shop.dbt() == fine
     second = shop.on_source()

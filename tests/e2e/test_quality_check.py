@@ -237,6 +237,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
     assert "in another order than they committed" in (report.tables[0].reason or "")
 
 
+@pytest.mark.embedded
 def test_a_table_whose_proven_snapshot_is_gone_is_not_ok(source: Config) -> None:
     """A replacement by a JVM that outlived its runner took newer table snapshots away. `cdc status` said proven."""
     access, name = source.lake_access, "current.public__item"
