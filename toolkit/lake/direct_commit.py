@@ -284,7 +284,7 @@ def column(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
         return pa.Array.from_buffers(type_, count, [valid, pa.py_buffer(ends), pa.py_buffer(b"".join(texts))])
     if pa.types.is_boolean(type_):
-        true = np.packbits([value is True for value in values], bitorder="little")
+        true = np.packbits([bool(value) for value in values], bitorder="little")
         return pa.Array.from_buffers(type_, count, [valid, pa.py_buffer(true)])
     if pa.types.is_timestamp(type_):
         values = [None if value is None else (value - _EPOCH) // timedelta(microseconds=1) for value in values]
