@@ -152,4 +152,10 @@ def _toml(config: Config) -> str:
 
 
 def _keys(values: Mapping[str, Any]) -> str:
-    return "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items())
+    return "".join(f"{json.dumps(key)} = {_value(value)}\n" for key, value in values.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{json.dumps(key)} = {_value(inner)}' for key, inner in value.items())}}}"
+    return json.dumps(value)
