@@ -99,8 +99,8 @@ GUARDS_OF_READING = (
     ),
     never(
         "the base of a commit without pyiceberg",
-        _APPEND,
-        'read is None or read[1].get("current-snapshot-id") != base',
+        _COMMIT,
+        'read is None or base not in (None, read[1].get("current-snapshot-id"))',
         _OVERTAKEN[0],
     ),
     Guard(
@@ -181,7 +181,7 @@ GUARDS_OF_READING = (
     ),
     Guard(
         "rows of an older table snapshot",
-        "toolkit/lake/direct_rows.py",
+        "toolkit/lake/direct_commit.py",
         'base not in (None, read[1].get("current-snapshot-id"))',
         "False",
         "tests/unit/test_direct_rows.py::test_rows_of_an_older_table_snapshot_are_not_replaced",
@@ -189,8 +189,8 @@ GUARDS_OF_READING = (
     Guard(
         "a check that is overtaken at its commit",
         "toolkit/lake/check_results.py",
-        "if catalog.write(name, rows, {}, replace=True, base=base) is None:",
-        "if catalog.write(name, rows, {}, replace=True, base=base) is False:",
+        "if direct_rows.write(access, name, rows, {}, replace=True, base=base) is None:",
+        "if direct_rows.write(access, name, rows, {}, replace=True, base=base) is False:",
         "tests/unit/test_direct_rows.py::test_rows_of_an_older_table_snapshot_are_not_replaced",
     ),
     never(

@@ -280,7 +280,7 @@ def test_an_unusual_table_is_left_to_pyiceberg(tmp_path: Path, properties: dict[
         transaction.set_properties(properties)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(Unusual):
-        open_catalog(log.access).append("raw.events", log.snapshot_id() or 0, [_event(2)], [], {})
+        direct_append.append(log.access, "raw.events", log.snapshot_id() or 0, [_event(2)], [], {})
     assert sorted(tmp_path.rglob("*")) == before
     log.refresh()
     if "write.data.path" not in properties:
@@ -332,7 +332,7 @@ def test_a_file_without_statistics_is_left_to_pyiceberg(tmp_path: Path) -> None:
     path = place.removeprefix("file://")
     pq.write_table(pq.read_table(path), path, write_statistics=False)
     with pytest.raises(Unusual):
-        open_catalog(log.access).append("raw.events", log.snapshot_id() or 0, [_event(2)], [place], {})
+        direct_append.append(log.access, "raw.events", log.snapshot_id() or 0, [_event(2)], [place], {})
     log.append(_record(2), [], [place])
     assert [row["kind"] for row in _rows(log)] == ["batch", "batch", "row"]
 

@@ -90,7 +90,7 @@ def test_both_ways_of_replacing_follow_each_other(tmp_path: Path, with_pyiceberg
     for number in range(1, 13):
         if number in (1, 4, 5, 9):  # the first one has no manifest to follow
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(SqliteCatalog, "write", lambda *_, **__: None)
+                patched.setattr(direct_rows, "write", lambda *_, **__: None)
                 _write(ours, number, 1 + number % 3)
         else:
             with pytest.MonkeyPatch.context() as patched:
@@ -259,7 +259,7 @@ def test_an_unusual_table_is_left_to_pyiceberg(
     change(_table(access))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(Unusual):
-        open_catalog(access).write(_NAME, _rows(2), {}, replace=replace)
+        direct_rows.write(access, _NAME, _rows(2), {}, replace=replace)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -268,7 +268,7 @@ def test_unusual_rows_are_left_to_pyiceberg(tmp_path: Path, rows: list[dict[str,
     access = _made(tmp_path / "lake")
     _write(access, 1)
     with pytest.raises(Unusual):
-        open_catalog(access).write(_NAME, rows, {}, replace=True)
+        direct_rows.write(access, _NAME, rows, {}, replace=True)
 
 
 def test_neither_pyiceberg_nor_pandas_is_imported(tmp_path: Path) -> None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import atexit
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import pandas_on_demand
 from toolkit.lake.catalog_entries import metadata_text
-from toolkit.lake.direct_scan import Unusual
 from toolkit.values.errors import CdcError, LakeError
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.modes import CatalogKind
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-    from toolkit.rawlog.arrow import Event
     from toolkit.values.lake_access import LakeAccess
 
 #: The opened catalogs of this process by their properties: each has a connection, and a REST catalog its settings.
@@ -155,31 +153,10 @@ class AnyCatalog:
         except NoSuchNamespaceError:
             return ()
 
-    def append(
-        self, name: str, base: int, events: Sequence[Event], files: Sequence[str], properties: Mapping[str, str]
-    ) -> int | None:
-        """Leave every commit to pyiceberg.
-
-        Raises:
-            Unusual: always.
-        """
-        raise Unusual
-
-    def write(
-        self,
-        name: str,
-        rows: Sequence[Mapping[str, Any]],
-        properties: Mapping[str, str],
-        *,
-        replace: bool,
-        base: int | None = None,
-    ) -> int | None:
-        """Leave every commit to pyiceberg.
-
-        Raises:
-            Unusual: always.
-        """
-        raise Unusual
+    @property
+    def of_files(self) -> None:
+        """Return None: every commit goes through pyiceberg."""
+        return None
 
     def repair_statement(self, name: str) -> tuple[str, bool]:
         """Return the statement for the database of the catalog, or what to ask of a catalog that is a server."""

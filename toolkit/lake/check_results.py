@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import reads, scans
+from toolkit.lake import direct_rows, reads, scans
 from toolkit.lake.direct_scan import Unusual
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.tables import PLAN_COLUMNS, STATE_COLUMNS, create_small
@@ -122,15 +122,15 @@ def replace_read(access: LakeAccess, name: str, rows: Iterable[Mapping[str, Any]
     Raises:
         CommitConflict: another process committed to it since; nothing was written.
     """
-    catalog, rows = open_catalog(access), _plain(name, rows)
-    with contextlib.suppress(Unusual):
-        if base is not None:
-            if catalog.write(name, rows, {}, replace=True, base=base) is None:
+    rows = _plain(name, rows)
+    if base is not None:
+        with contextlib.suppress(Unusual):
+            if direct_rows.write(access, name, rows, {}, replace=True, base=base) is None:
                 raise _overtaken(name)
             return
     from pyiceberg.exceptions import CommitFailedException
 
-    table = catalog.load_table(name)
+    table = open_catalog(access).load_table(name)
     current = table.current_snapshot()
     if (None if current is None else current.snapshot_id) != base:
         raise _overtaken(name)
@@ -169,12 +169,12 @@ def write(
     summary: Mapping[str, str] | None = None,
 ) -> None:
     """Append rows to one of the tables, or replace all of its rows, in one commit with this summary."""
-    catalog, rows = open_catalog(access), _plain(name, rows)
+    rows = _plain(name, rows)
     # Another process may have committed meanwhile. The later commit wins, here as with pyiceberg.
     with contextlib.suppress(Unusual):
-        if catalog.write(name, rows, summary or {}, replace=overwrite) is not None:
+        if direct_rows.write(access, name, rows, summary or {}, replace=overwrite) is not None:
             return
-    table, data = catalog.load_table(name), to_arrow(name, rows)
+    table, data = open_catalog(access).load_table(name), to_arrow(name, rows)
     if overwrite:
         _replace(table, data, summary)
     else:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.parquet import FileMetaData, RowGroupMetaData
 
-    from toolkit.lake.direct_commit import FileCatalog
     from toolkit.rawlog.arrow import Event
     from toolkit.values.lake_access import LakeAccess
 
@@ -27,7 +26,6 @@ _METRICS = "write.metadata.metrics."
 
 def append(
     access: LakeAccess,
-    catalog: FileCatalog,
     name: str,
     base: int,
     events: Sequence[Event],
@@ -45,12 +43,7 @@ def append(
         Unusual: pyiceberg must commit it. Nothing was written.
         LakeError: a file cannot be written or forced to the disk, or the catalog cannot be read or written.
     """
-    read = catalog.read(name)
-    if read is None or read[1].get("current-snapshot-id") != base:
-        return None
-    return direct_commit.commit(
-        access, catalog, name, read, lambda *given: _Append(*given).write(events, files, properties)
-    )
+    return direct_commit.commit(access, name, base, lambda *given: _Append(*given).write(events, files, properties))
 
 
 class _Append(direct_commit.Commit):

@@ -12,11 +12,12 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import avro, durable, storage
 from toolkit.lake.clock import require_clock
 from toolkit.lake.direct_scan import DELETED, Unusual
+from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.table_layout import ELSEWHERE, schema_of, spec_of
 from toolkit.values.errors import LakeError
 
@@ -43,39 +44,30 @@ _TOTALS = {
 }
 
 
-class FileCatalog(Protocol):
-    """A catalog that names the metadata file of each table."""
-
-    def read(self, name: str) -> tuple[str, dict[str, Any]] | None:
-        """Find and read the metadata file of a table."""
-
-    def swap(self, name: str, old: str, new: str) -> bool:
-        """Name another metadata file; False if `old` is no longer the current one."""
-
-    def version(self, location: str) -> int:
-        """Return the number of a metadata file."""
-
-    def forget_metadata(self, before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Delete metadata files that a table no longer names, if its properties ask for that."""
-
-
 def commit(
     access: LakeAccess,
-    catalog: FileCatalog,
     name: str,
-    read: tuple[str, dict[str, Any]],
+    base: int | None,
     write: Callable[[Mapping[str, Any], Mapping[str, str]], Commit],
 ) -> int | None:
-    """Commit the files that `write` writes to a table. Return the table snapshot id; None if another process committed.
+    """Commit the files that `write` writes to a table.
 
     Args:
-        read: the metadata file of the table that the commit follows, and its content.
-        write: makes the commit from that content and the properties of the store.
+        base: the table snapshot that must be the current one; None for any.
+        write: makes the commit from the metadata of the table and the properties of the store.
+
+    Return the new table snapshot id; None if another process committed, or there is no such table.
 
     Raises:
         Unusual: pyiceberg must commit it. Nothing was written.
         LakeError: a file cannot be written or forced to the disk, or the catalog cannot be read or written.
     """
+    catalog = open_catalog(access).of_files
+    if catalog is None:
+        raise Unusual
+    read = catalog.read(name)
+    if read is None or base not in (None, read[1].get("current-snapshot-id")):
+        return None
     old, metadata = read
     require_clock(
         name, metadata["last-updated-ms"], *(entry["timestamp-ms"] for entry in metadata["snapshot-log"][-1:])

@@ -12,7 +12,6 @@ from toolkit.lake.direct_scan import DELETED, Unusual
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from toolkit.lake.direct_commit import FileCatalog
     from toolkit.values.lake_access import LakeAccess
 
 _FIELD_ID = b"PARQUET:field_id"
@@ -20,7 +19,6 @@ _FIELD_ID = b"PARQUET:field_id"
 
 def write(
     access: LakeAccess,
-    catalog: FileCatalog,
     name: str,
     rows: Sequence[Mapping[str, Any]],
     properties: Mapping[str, str],
@@ -41,12 +39,7 @@ def write(
         Unusual: pyiceberg must commit it. Nothing was written.
         LakeError: a file cannot be written or forced to the disk, or the catalog cannot be read or written.
     """
-    read = catalog.read(name)
-    if read is None or base not in (None, read[1].get("current-snapshot-id")):
-        return None
-    return direct_commit.commit(
-        access, catalog, name, read, lambda *given: _Rows(*given).write(rows, properties, replace)
-    )
+    return direct_commit.commit(access, name, base, lambda *given: _Rows(*given).write(rows, properties, replace))
 
 
 class _Rows(direct_commit.Commit):

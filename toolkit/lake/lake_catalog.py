@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,11 +19,26 @@ from toolkit.values.modes import CatalogKind
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from toolkit.rawlog.arrow import Event
     from toolkit.values.lake_access import LakeAccess
 
 _CONNECT_SECONDS = 10
 _SECRET = re.compile(r"password|secret|token|credential|(access|account)[.-]?key|^header\.", re.IGNORECASE)
+
+
+class FileCatalog(Protocol):
+    """A catalog that names the metadata file of each table."""
+
+    def read(self, name: str) -> tuple[str, dict[str, Any]] | None:
+        """Find and read the metadata file of a table."""
+
+    def swap(self, name: str, old: str, new: str) -> bool:
+        """Name another metadata file; False if `old` is no longer the current one."""
+
+    def version(self, location: str) -> int:
+        """Return the number of a metadata file."""
+
+    def forget_metadata(self, before: dict[str, Any], after: dict[str, Any]) -> None:
+        """Delete metadata files that a table no longer names, if its properties ask for that."""
 
 
 class LakeCatalog(Protocol):
@@ -82,32 +97,9 @@ class LakeCatalog(Protocol):
             LakeError: the catalog cannot be read.
         """
 
-    def append(
-        self, name: str, base: int, events: Sequence[Event], files: Sequence[str], properties: Mapping[str, str]
-    ) -> int | None:
-        """Commit a few events, and files of row events, to `raw.events` without pyiceberg.
-
-        `base` is the table snapshot that must be the current one. Return the new table snapshot id; None if another
-        process committed. `properties` go into its summary.
-
-        Raises:
-            Unusual: only pyiceberg can commit to this table or through this catalog. Nothing was written.
-            LakeError: the commit failed.
-        """
-
-    def write(
-        self,
-        name: str,
-        rows: Sequence[Mapping[str, Any]],
-        properties: Mapping[str, str],
-        *,
-        replace: bool,
-        base: int | None = None,
-    ) -> int | None:
-        """Commit rows of a small table without pyiceberg: beside its rows, or with `replace` in their place.
-
-        `base` is the table snapshot that must be the current one; None for any. Result and errors are as of `append`.
-        """
+    @property
+    def of_files(self) -> FileCatalog | None:
+        """Return this catalog if it only names the metadata file of each table; None if pyiceberg must commit."""
 
     def repair_statement(self, name: str) -> tuple[str, bool]:
         """Return how a person makes the catalog drop the current metadata file of a table or view, which is damaged.

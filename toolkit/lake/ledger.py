@@ -226,9 +226,11 @@ class Ledger(LogReading):
         self, base: int, events: Sequence[Event], record: BatchRecord, files: Sequence[str]
     ) -> int | None:
         """Commit without pyiceberg; None if the catalog or the table is not of the kind that allows it."""
+        from toolkit.lake import direct_append
+
         try:
-            committed = open_catalog(self.access).append(
-                self.access.names.events, base, events, files, {SUMMARY_KEY: record.to_json()}
+            committed = direct_append.append(
+                self.access, self.access.names.events, base, events, files, {SUMMARY_KEY: record.to_json()}
             )
         except Unusual:
             return None

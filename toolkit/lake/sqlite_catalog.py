@@ -11,7 +11,7 @@ import os
 import re
 import sqlite3
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-    from toolkit.rawlog.arrow import Event
     from toolkit.values.lake_access import LakeAccess
 
 #: How long to wait for a process that writes to the catalog's file.
@@ -262,27 +261,10 @@ class SqliteCatalog:
             raise CommitFailedException(f"{name} was committed to by another process")
         return CommitTableResponse.model_construct(metadata=metadata, metadata_location=new)
 
-    def append(
-        self, name: str, base: int, events: Sequence[Event], files: Sequence[str], properties: Mapping[str, str]
-    ) -> int | None:
-        """Commit a few events to a table without pyiceberg, as `direct_append.append` says."""
-        from toolkit.lake import direct_append
-
-        return direct_append.append(self._access, self, name, base, events, files, properties)
-
-    def write(
-        self,
-        name: str,
-        rows: Sequence[Mapping[str, Any]],
-        properties: Mapping[str, str],
-        *,
-        replace: bool,
-        base: int | None = None,
-    ) -> int | None:
-        """Commit rows of a small table without pyiceberg, as `direct_rows.write` says."""
-        from toolkit.lake import direct_rows
-
-        return direct_rows.write(self._access, self, name, rows, properties, replace=replace, base=base)
+    @property
+    def of_files(self) -> SqliteCatalog:
+        """Return this catalog: it names the metadata file of each table."""
+        return self
 
     def swap(self, name: str, old: str, new: str) -> bool:
         """Let the catalog name another metadata file of a table; False if it no longer names `old`.
