@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
+from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +24,8 @@ class Library(StrEnum):
 
 #: Great Expectations imports these for expectations that no check has. They take 60 MB, and seconds.
 _LATE = ("scipy.stats", "altair")
+#: Great Expectations does without these where they are not installed. They take 27 MB, and no check has a use for them.
+_LEFT_OUT = frozenset({"pyspark.ml", "sqlalchemy"})
 _INTERVAL = sys.getswitchinterval()
 #: Two threads in the middle of one package may find modules that are only half imported.
 _importing = {library: threading.Lock() for library in Library}
@@ -34,8 +37,10 @@ def load(library: Library) -> Any:
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     with _importing[library], warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations within the library, which we cannot fix
-        with _late(_LATE if library == Library.GREAT_EXPECTATIONS else ()):
-            return importlib.import_module(library)
+        if library == Library.GREAT_EXPECTATIONS:
+            with _late(_LATE), _left_out(_LEFT_OUT):
+                return importlib.import_module(library)
+        return importlib.import_module(library)
 
 
 @contextmanager
@@ -57,6 +62,28 @@ class _LateModule(ModuleType):
         if name.startswith("__"):  # asked for by the import itself
             raise AttributeError(name)
         return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextmanager
+def _left_out(names: frozenset[str]) -> Iterator[None]:
+    """Let modules seem not installed to the imports inside the block. Other threads, which may need them, get them."""
+    finder = _NotFound(names)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _NotFound(MetaPathFinder):
+    """Finds no module of some names for the thread that made it."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names, self._thread = names, threading.get_ident()
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name in self._names and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError(f"{name} is left out", name=name)
 
 
 def preload(*libraries: Library) -> None:
