@@ -14,10 +14,12 @@ from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
 from tests.support_postgres import hmac_key
+from tests.trap_world import World
 from toolkit.lake.proofs import current_states
-from toolkit.source import connection, signatures
-from toolkit.values.config import Config
+from toolkit.source import connection, install, signatures
+from toolkit.values.config import Config, DdlConfig
 from toolkit.values.errors import PreflightFailed
+from toolkit.values.modes import CommandText
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres
@@ -62,3 +64,21 @@ def test_a_new_key_loses_no_ddl(source: Config, plain_lake: Config) -> None:
     with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
         assert hmac_key(conn) not in (first, second)
     commands.drain(config)  # finds the beacon that the second key signed
+
+
+def test_the_key_is_not_in_the_log_of_a_publication_for_all_tables(world: World) -> None:
+    """A new key came into the lake, where any reader of it could sign with it."""
+    log = world.start(
+        "create table t (id int primary key)", "create publication everything for all tables",
+        scope="published", publication=("everything",),
+    )  # fmt: skip
+    log.drain()
+    with connection.connect(log.config.source) as conn:
+        signatures.replace_key(conn)
+        install.install(
+            conn, log.config.capture_rules, ddl=DdlConfig(sql=CommandText.HASH), lock_seconds=3
+        )  # changes its settings
+    world.sql("insert into t values (1)")
+    log.drain()
+    assert {e["relid"] for e in log.events if e["kind"] in ("row", "gap")} == {world.relid("t")}
+    world.exact("t")

@@ -29,7 +29,7 @@ from toolkit.decode.stream import (
     release,
     scan_run,
 )  # fmt: skip
-from toolkit.decode.task import Binding, DecodeTask
+from toolkit.decode.task import UNREAD, Binding, DecodeTask
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.rawlog.event import Gap, Kind, Origin
 from toolkit.values.errors import DecodeError
@@ -76,6 +76,8 @@ def decode_rows(path: str, task: DecodeTask) -> Iterator[pa.RecordBatch]:
     del relids, order  # their memory is not needed while the rows are decoded
     for relid, mine in zip(tables, np.split(rows, firsts[1:]), strict=True):
         for binding, part in _by_binding(stream, task.bindings, relid, mine):
+            if binding.kind == UNREAD:
+                continue
             for chunk in _chunks(stream.offsets, part):
                 batch = _batch(stream, task, binding, chunk)
                 if binding.kind == "log":

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from toolkit.decode.stream import Run
 from toolkit.rawlog.event import Kind
 
+#: Kind of a layout whose rows are not read: those of the toolkit's own tables on the source.
+UNREAD = "unread"
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -18,7 +21,8 @@ class Binding:
     width: int  # length of an image
     schema_id: int | None  # None if no schema version fits
     absent: tuple[int, ...] = ()
-    #: Kind of the events: row, logged (the slot captures the table too), or log (rows of the change log itself).
+    #: Kind of the events: row, logged (the slot captures the table too), or log (rows of the change log itself). Also
+    #: `UNREAD`.
     kind: str = Kind.ROW
 
 

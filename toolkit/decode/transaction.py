@@ -14,7 +14,7 @@ from toolkit.decode.ddl_message import APART_PREFIX, BEACON_PREFIX, DDL_PREFIX, 
 from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Message, Relation, Truncate
 from toolkit.decode.plan_state import PlanState
-from toolkit.decode.task import Binding
+from toolkit.decode.task import UNREAD, Binding
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Baseline, Captured, Gap, GapReasons, Kind, Origin, StreamMessage, Truncated
@@ -447,6 +447,9 @@ class Transaction:
                 for table in sorted(r for r, v in self.planner.versions.items() if v.table.log):
                     self._gap(index, table, reason)
             layouts.add(self._quarantine(index, message, reason) if unsent else log_binding(index, message), message)
+            return
+        if message.schema == LOG_SCHEMA:  # a publication for all tables sends the signing key too
+            layouts.add(Binding(index, relid, (), 0, None, kind=UNREAD), message)
             return
         version = self.planner.versions.get(relid)
         binding = bind(index, message, version)
