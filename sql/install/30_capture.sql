@@ -656,9 +656,7 @@ begin
         '{}'
       ),
       coalesce(array_agg(coalesce(o.relid, d.objid)) filter (
-        where d.classid in (
-          'pg_class'::regclass, 'pg_constraint'::regclass, 'pg_publication_rel'::regclass
-        )
+        where o.relid is not null or d.classid = 'pg_class'::regclass
       ), '{}'),
       array_agg(d.objid) filter (where d.classid = 'pg_namespace'::regclass and d.command_tag <> 'CREATE SCHEMA'),
       array_agg(o.schema) filter (where o.schema is not null),
@@ -672,6 +670,12 @@ begin
           when 'pg_class'::regclass then (select i.indrelid from pg_index as i where i.indexrelid = d.objid)
           when 'pg_constraint'::regclass then (select k.conrelid from pg_constraint as k where k.oid = d.objid)
           when 'pg_publication_rel'::regclass then (select r.prrelid from pg_publication_rel as r where r.oid = d.objid)
+          when 'pg_trigger'::regclass then ( -- of the change log: changes before it was replaced may be missing
+            select t.tgrelid
+            from pg_trigger as t
+            join pg_proc as p on p.oid = t.tgfoid
+            where t.oid = d.objid and (t.tgname like '!cdc\_%' or p.pronamespace = 'cdc'::regnamespace)
+          )
         end as relid,
         case d.classid
           when 'pg_publication_namespace'::regclass
@@ -811,7 +815,7 @@ begin
           )
         end
       ) filter (
-        where d.object_type in ('table column', 'table constraint', 'default value', 'publication relation')
+        where d.object_type in ('table column', 'table constraint', 'default value', 'publication relation', 'trigger')
       ), '{}')
       || coalesce((
         select array_agg(c.oid)
@@ -845,8 +849,9 @@ begin
       and coalesce(d.schema_name, '') <> 'cdc'
       and d.object_type in (
         'table', 'table column', 'table constraint', 'default value', 'composite type column', 'index', 'type', 'schema',
-        'publication', 'publication relation', 'publication namespace'
+        'publication', 'publication relation', 'publication namespace', 'trigger'
       )
+      and (d.object_type <> 'trigger' or d.original and d.address_names[3] like '!cdc\_%') -- of the change log
       and (
         d.object_type not like 'publication %'
         or d.address_args[1] in (
