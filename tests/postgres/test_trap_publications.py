@@ -366,3 +366,20 @@ def test_trap_097_truncate_before_the_trigger_stands(world: World) -> None:
     world.exact("r")
     install.uninstall(log.conn, world.config.source, lock_seconds=world.config.snapshot.lock_seconds)
     assert world.user.execute("select count(*) from pg_trigger where tgname like '\\_cdc\\_%'").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("off", ["drop trigger {} on r1", "alter table r1 disable trigger all"])
+def test_trap_097_init_leaves_a_partition_whose_trigger_was_off_to_the_drain(world: World, off: str) -> None:
+    """It made the trigger again, so the drain took the partition for one that was never without."""
+    log = world.start(*ROOT)
+    log.drain()
+    world.sql(off.format(f"_cdc_truncate_{world.relid('r1')}"), "truncate r1")
+    install.install(log.conn, log.config.capture_rules, ddl=log.config.ddl, lock_seconds=3)
+    log.drain()
+    assert "public.r1 may have been truncated before its trigger stood" in world.stale()["public.r"]
+    log.repair("public.r")
+    log.drain()
+    world.exact("r")
+    world.sql("truncate r1")
+    log.drain()
+    assert "public.r1 was truncated" in world.stale()["public.r"]

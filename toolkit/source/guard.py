@@ -41,13 +41,17 @@ def of_another_version(conn: Connection) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition, or its root, that had no truncate trigger. `moved`: it may have been truncated before."""
+    """A partition, or its root, that had no truncate trigger. `moved`: it may have been truncated before.
+
+    `known`: it or its root had the trigger before, or has one that does not always fire.
+    """
 
     relid: int
     schema: str
     name: str
     roots: tuple[int, ...]
     moved: bool
+    known: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +106,13 @@ def unguarded(conn: Connection, also: Iterable[int] = ()) -> tuple[Partition, ..
     return tuple(Partition(**(row | {"roots": tuple(row["roots"])})) for row in rows)
 
 
-def guard(conn: Connection) -> tuple[int, ...]:
+def guard(conn: Connection, *, drains: bool = True) -> tuple[int, ...]:
     """Create the trigger on partitions that the event triggers missed; return the relids of those without one.
 
-    A partition that cannot be locked at once is left to the next drain.
+    A partition that cannot be locked at once is left to the next drain. So is, if this is no drain, a partition that
+    may have been truncated while its trigger was off: only a drain makes its root stale.
     """
-    missing = unguarded(conn)
+    missing = [p for p in unguarded(conn) if drains or not (p.moved and p.known)]
     for partition in missing:
         try:
             with conn.transaction():

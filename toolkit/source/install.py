@@ -129,7 +129,7 @@ def install(
                 raise
             # Some services let roles without superuser rights create event triggers, so they are tried first.
             _locked(conn, "installing capture", script(False), whole, lock_seconds=lock_seconds)
-        guard.guard(conn)
+        guard.guard(conn, drains=False)
     except psycopg.errors.InsufficientPrivilege as error:
         raise PreflightFailed(
             f"installing capture: {one_line(error)}; `cdc init` needs a superuser, or at least a role that owns the"
