@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.trap_world import ROOT, World
+from toolkit.source import ticks
 
 pytestmark = pytest.mark.postgres
 
@@ -82,3 +83,35 @@ def test_trap_068_a_trigger_that_writes_after_the_look_at_a_table_makes_it_stale
     world.sql(f"alter table t {_RETYPED}")
     log.drain()
     assert world.stale().keys() == {"public.t"}
+
+
+@pytest.mark.parametrize(
+    ("change", "left_out"),
+    [
+        ("alter type pair add attribute c int", True),
+        ("alter type pair drop attribute b", True),
+        ("alter table other add column c int", True),
+        ("alter type mood rename value 'ok' to 'fine'", True),
+        ("alter type mood add value 'best'", False),
+        ("alter type apart rename value 'x' to 'y'", False),
+    ],
+)
+def test_trap_078_a_type_altered_while_its_table_is_copied(world: World, change: str, left_out: bool) -> None:
+    """A copy printed composites as they were after its LSN, and the table was ok as of LSNs before the change."""
+    log = world.start(
+        "create type mood as enum ('ok')", "create type apart as enum ('x')", "create type pair as (a int, b int)",
+        "create table other (id int primary key, v text)",
+        "create table t (id int primary key, p pair[], o other, m mood)",
+        "insert into t values (1, array['(1,2)'::pair], '(1,x)', 'ok')",
+    )  # fmt: skip
+    log.drain()
+    relid = world.relid("t")
+    with ticks.exact_cut(log.config.capture_rules, cut_seconds=log.config.check.cut_seconds) as cut:
+        log.drain(cut=cut)
+        shown = log.select(relid)
+        world.sql(change)
+        assert bool(log.copy(cut, ["public.t"]).left_out) is left_out
+    assert log.rows(relid, cut.lsn) == shown
+    log.repair("public.t")
+    log.drain()
+    world.exact("t")

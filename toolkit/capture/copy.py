@@ -101,7 +101,7 @@ class _Outcome:
     rows: dict[int, int] = field(default_factory=dict)
     refused: dict[int, tuple[str, bool]] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
-    labels: dict[int, str] = field(default_factory=dict)  # labels of all enums at the cut, by the OID of the value
+    printing: set[tuple[int, str]] = field(default_factory=set)  # at the cut: `catalog.printing`
 
 
 def missing_baselines(conn: Connection, lake: Lake) -> tuple[str, ...]:
@@ -247,12 +247,12 @@ def _plans(
 
     plans: list[_Plan] = []
     with snapshot_rows.reader(source.config, cut) as conn:
-        outcome.labels = catalog.enum_labels(conn)
         with locks.waiting(conn, f"reading the catalog at {cut.lsn}", seconds=source.snapshot.lock_seconds):
             payloads = catalog.snapshot_json(conn)
         versions = {r: TableVersion.from_json(json.loads(text)) for r, text in payloads.items()}
         chosen = _chosen(versions, tables)
         outcome.names |= {t.relid: t.identifier for t in chosen}
+        outcome.printing = catalog.printing(conn, [t.relid for t in chosen])
         most = int(source.snapshot.piece_mb * (1 << 20))
         cutting = snapshot_rows.Cutting(4 * max(1, source.snapshot.workers), min(_LEAST_PIECE, most), most)
         for table in sorted(chosen, key=lambda t: t.relid):
@@ -378,9 +378,9 @@ def _copy_group(
     ]
     tasks = [Task(files.place(batch_id), last.generation, batch_id, tuple(run)) for run in _runs(items)]
     done, refused = copiers.run(tasks)
-    relabelled = _relabelled(source.config, [p for p in plans if p.table.relid not in refused], outcome.labels)
-    if relabelled:  # other tables may share their files
-        refused |= relabelled
+    reprinted = _reprinted(source.config, [p for p in plans if p.table.relid not in refused], outcome.printing)
+    if reprinted:  # other tables may share their files
+        refused |= reprinted
         done, more = copiers.run([task for task in (t.without(set(refused)) for t in tasks) if task.items])
         refused |= more
     outcome.refused |= refused
@@ -442,22 +442,21 @@ def _old_image(table: TableVersion, key: Sequence[str]) -> dict[str, Any]:
     return {"old_kind": "K", "old": old, "unchanged": [], "absent": absent}
 
 
-def _relabelled(source: SourceConfig, plans: Sequence[_Plan], then: dict[int, str]) -> dict[int, tuple[str, bool]]:
-    """Return tables whose copy may show an enum label from after the snapshot: a label is printed as it is now.
+def _reprinted(source: SourceConfig, plans: Sequence[_Plan], then: set[tuple[int, str]]) -> dict[int, tuple[str, bool]]:
+    """Return tables whose copy may show a type from after the snapshot: a value is printed as its type is now.
 
-    `then` are the labels in the snapshot. Enums may be inside arrays, domains and composites. Any table with a type of
-    the user is therefore taken for one that shows them.
+    `then` is what the texts were made of in the snapshot.
     """
     from toolkit.source import catalog, connection
 
-    own = [p.table for p in plans if any(c.type_oid >= catalog.FIRST_USER_OID for c in p.table.columns if c.published)]
-    if not own or not then:
+    tables = {p.table.relid: p.table.identifier for p in plans}
+    facts = {fact for fact in then if fact[0] in tables}
+    if not facts:
         return {}
     with connection.connect(source) as conn:
-        now = catalog.enum_labels(conn)
-    if all(now.get(oid) == label for oid, label in then.items()):
-        return {}
-    return {t.relid: (f"{t.identifier}: an enum was relabelled after the snapshot was taken", True) for t in own}
+        gone = facts - catalog.printing(conn, list(tables))
+    what = "an enum was relabelled, or a composite type altered, after the snapshot was taken"
+    return {relid: (f"{tables[relid]}: {what}", True) for relid, _ in gone}
 
 
 def _schema_ids(

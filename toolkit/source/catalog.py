@@ -24,9 +24,6 @@ from toolkit.values.modes import Capture
 from toolkit.values.names import command, qualified, quote_postgres
 from toolkit.values.table import ForeignKey, TableVersion
 
-#: The first OID of an object that initdb did not create.
-FIRST_USER_OID = 16384
-
 
 @dataclass(frozen=True, slots=True)
 class Relation:
@@ -244,9 +241,12 @@ def read_by(conn: Connection) -> set[str]:
     return set(json.loads(names)) if names else set()
 
 
-def enum_labels(conn: Connection) -> dict[int, str]:
-    """Return the labels of all enum values by OID, as the transaction's snapshot shows them."""
-    return {oid: label for oid, label in conn.execute("select oid::int8, enumlabel::text from pg_catalog.pg_enum")}
+def printing(conn: Connection, relids: Sequence[int]) -> set[tuple[int, str]]:
+    """Return what the texts of these tables are made of beside their rows, each fact with the table's relid.
+
+    A later state that has all of these facts prints rows of this one alike: enum values may be added.
+    """
+    return set(conn.execute(resources.load("introspect/printing"), {"relids": list(relids)}).fetchall())
 
 
 def is_superuser(conn: Connection) -> bool:
