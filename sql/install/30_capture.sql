@@ -510,7 +510,8 @@ end
 $function$;
 
 -- Let the roles that drain read new tables that are published, and partitions of a root that they read. Let the owner of
--- the log's functions name the type of a logged table that was moved to another schema.
+-- the log's functions name the type of a logged table that was moved to another schema, and read one that has a new
+-- owner.
 create or replace function cdc.let_read(tables oid[], created oid[])
 returns void
 language plpgsql
@@ -531,6 +532,16 @@ begin
         join pg_roles as r on r.oid = p.proowner
         where t.tgrelid = any (tables) and t.tgname like '!cdc\_%' and not has_schema_privilege(r.oid, n.oid, 'usage')
       ) as f;
+      perform cdc.run_uncaptured(format('select cdc.own_reader(%s)', c.oid)) -- for a new owner
+      from pg_trigger as t
+      join pg_class as c on c.oid = t.tgrelid
+      join pg_proc as p on p.oid = t.tgfoid and p.pronamespace = 'cdc'::regnamespace
+      where t.tgrelid = any (tables)
+        and t.tgname in ('!cdc_row', '!cdc_insert')
+        and c.relowner <> p.proowner
+        and not exists (
+          select from pg_proc as r where r.pronamespace = p.pronamespace and r.proname = 'present_' || c.relowner
+        );
     exception
       when others then null; -- rows that are logged out of order then make the table stale
     end;

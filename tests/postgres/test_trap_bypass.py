@@ -352,3 +352,20 @@ def test_trap_076_a_trigger_of_the_change_log_that_was_dropped_and_made_again(
     log.repair("public.t")
     log.drain()
     world.exact("t")
+
+
+def test_trap_076_a_logged_table_with_a_new_owner(world: World) -> None:
+    """Each upsert made it stale until the next `cdc init`: no function read it for the new owner."""
+    world.config = world.config.model_copy(update={"table": {"public.t": TableConfig(capture=Capture.CHANGE_LOG)}})
+    log, owner = world.start(*PAIR), f"owner_of_{world.user.info.dbname}"
+    world.sql(f"create role {owner}", f"grant all on schema public to {owner}")
+    try:
+        world.sql(
+            f"alter table t owner to {owner}",
+            "insert into t values (1, 'b') on conflict (id) do update set v = excluded.v",
+        )
+        log.drain()
+        assert world.stale() == {}
+        world.exact("t")
+    finally:
+        world.sql(f"drop owned by {owner} cascade", f"drop role {owner}")
