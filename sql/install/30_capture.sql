@@ -519,6 +519,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $function$
+declare
+  granted record;
 begin
   if exists (select from pg_class as c where c.oid = any (tables) and c.relhastriggers) then
     begin
@@ -551,37 +553,48 @@ begin
   ) then
     return;
   end if;
-  perform cdc.run_uncaptured(
-    format('grant select on table %s to %I', c.oid::regclass, d.rolname)
-    || case
-      when has_schema_privilege(d.oid, n.oid, 'usage') then ''
-      else format('; grant usage on schema %I to %I', n.nspname, d.rolname)
-    end
-  )
-  from cdc.settings as s
-  join pg_roles as d on d.rolname = convert_from(s.value, 'UTF8')::jsonb ->> 'drainer'
-  join pg_class as c on c.oid = any (tables) and c.relkind in ('r', 'p') and c.relpersistence = 'p'
-  join pg_namespace as n on n.oid = c.relnamespace
-  where s.name = 'roles'
-    and not has_table_privilege(d.oid, c.oid, 'select')
-    and case
-      when c.relispartition then has_table_privilege(d.oid, pg_partition_root(c.oid), 'select')
-      else
-        c.oid = any (created)
-        and exists (
-          select
-          from cdc.settings as m
-          cross join jsonb_array_elements_text(convert_from(m.value, 'UTF8')::jsonb) as f (name)
-          join pg_publication as p on p.pubname = f.name
-          where m.slot = s.slot
-            and m.name = 'publications'
-            and (
-              p.puballtables
-              or exists (select from pg_publication_rel as e where e.prpubid = p.oid and e.prrelid = c.oid)
-              or exists (select from pg_publication_namespace as e where e.pnpubid = p.oid and e.pnnspid = n.oid)
-            )
-        )
-    end;
+  for granted in
+    select
+      s.slot,
+      c.oid as relid,
+      d.oid as role,
+      format('grant select on table %s to %I', c.oid::regclass, d.rolname)
+      || case
+        when has_schema_privilege(d.oid, n.oid, 'usage') then ''
+        else format('; grant usage on schema %I to %I', n.nspname, d.rolname)
+      end as statement
+    from cdc.settings as s
+    join pg_roles as d on d.rolname = convert_from(s.value, 'UTF8')::jsonb ->> 'drainer'
+    join pg_class as c on c.oid = any (tables) and c.relkind in ('r', 'p') and c.relpersistence = 'p'
+    join pg_namespace as n on n.oid = c.relnamespace
+    where s.name = 'roles'
+      and not has_table_privilege(d.oid, c.oid, 'select')
+      and case
+        when c.relispartition then has_table_privilege(d.oid, pg_partition_root(c.oid), 'select')
+        else
+          c.oid = any (created)
+          and exists (
+            select
+            from cdc.settings as m
+            cross join jsonb_array_elements_text(convert_from(m.value, 'UTF8')::jsonb) as f (name)
+            join pg_publication as p on p.pubname = f.name
+            where m.slot = s.slot
+              and m.name = 'publications'
+              and (
+                p.puballtables
+                or exists (select from pg_publication_rel as e where e.prpubid = p.oid and e.prrelid = c.oid)
+                or exists (select from pg_publication_namespace as e where e.pnpubid = p.oid and e.pnnspid = n.oid)
+              )
+          )
+      end
+  loop
+    perform cdc.run_uncaptured(granted.statement);
+    insert into cdc.settings (slot, name, value) -- for cdc.withdraw
+    select granted.slot, 'granted ' || granted.relid, convert_to(
+      jsonb_build_object('role', granted.role::int8, 'tables', jsonb_build_array(granted.relid::int8))::text, 'UTF8'
+    )
+    on conflict (slot, name) do update set value = excluded.value;
+  end loop;
 exception
   when others then null; -- a check and a copy name the table that they may not read
 end

@@ -20,7 +20,7 @@ begin
       select s.slot, f.about
       from cdc.settings as s
       cross join lateral (select convert_from(s.value, 'UTF8')::jsonb) as f (about)
-      where s.name = 'granted'
+      where s.name = 'granted' or s.name like 'granted %' -- by cdc.let_read
     )
     select format('revoke select on table %I.%I from %I', n.nspname, c.relname, r.rolname)
     from granted as g
@@ -158,7 +158,9 @@ begin
     execute step.statement;
   end loop;
 
-  delete from cdc.settings where slot = current_setting('cdc.slot') and name = 'granted' and drainer is null;
+  delete from cdc.settings
+  where slot = current_setting('cdc.slot')
+    and (name like 'granted %' or name = 'granted' and drainer is null); -- all that stay are among the wanted ones
   insert into cdc.settings (slot, name, value)
   select current_setting('cdc.slot'), 'granted', convert_to(jsonb_build_object('role', r.oid::int8, 'tables', to_jsonb(wanted::int8[]))::text, 'UTF8')
   from pg_roles as r

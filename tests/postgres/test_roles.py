@@ -418,6 +418,8 @@ def test_row_6_a_table_born_later_is_read_from_its_create_on(roles: Roles, table
     assert [name for (name,) in found] == (names[:3] if exclude else names)
     commands.drain(roles.drainer)
     assert {t.state for t in status_report.status(roles.drainer).tables} == {State.OK}
+    commands.uninstall(roles.installer)  # it left what was granted since init
+    assert roles.admin.execute(may, [names, roles.drainer.source.drainer]).fetchall() == []
 
 
 @mostly_one_server

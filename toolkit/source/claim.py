@@ -52,7 +52,8 @@ def write_claim(conn: Connection, claim: Claim) -> None:
         if left.slot != claim.slot and (left.lake == claim.lake or not _in_use(conn, left)):
             conn.execute(
                 "insert into cdc.settings (slot, name, value) select %s, s.name, s.value from cdc.settings as s"
-                " where s.slot = %s and s.name in ('made', 'granted') on conflict (slot, name) do nothing",
+                " where s.slot = %s and (s.name in ('made', 'granted') or s.name like 'granted %%')"
+                " on conflict (slot, name) do nothing",
                 [claim.slot, left.slot],
             )
             conn.execute("delete from cdc.settings where slot = %s", [left.slot])
