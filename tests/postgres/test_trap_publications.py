@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -383,3 +384,28 @@ def test_trap_097_init_leaves_a_partition_whose_trigger_was_off_to_the_drain(wor
     world.sql("truncate r1")
     log.drain()
     assert "public.r1 was truncated" in world.stale()["public.r"]
+
+
+def test_trap_097_each_lake_learns_of_a_partition_whose_trigger_was_off(world: World, tmp_path: Path) -> None:
+    """The drain of one lake made the trigger again, and the root stayed ok in the other lake."""
+    log = world.start(*ROOT)
+    world.sql("create publication second for tables in schema public with (publish_via_partition_root = true)")
+    changed = {"slot": f"{world.config.source.slot}_2", "publication": "second"}
+    other = world.config.model_copy(update={"source": world.config.source.model_copy(update=changed)})
+    with Log.started(other, tmp_path / "other") as second:
+        try:
+            for one in (log, second):
+                one.drain()
+            before = second.complete_to
+            world.sql(f"drop trigger _cdc_truncate_{world.relid('r1')} on r1", "truncate r1")
+            for one in (log, second):
+                one.drain()
+                state = one.states()["public.r"]
+                assert "public.r1 may have been truncated before its trigger stood" in (state.reason or "")
+                assert state.from_lsn is not None and state.from_lsn <= before
+                one.repair("public.r")
+                one.drain()
+                assert one.states()["public.r"].comparable
+                assert one.rows(world.relid("r"), one.complete_to) == one.select(world.relid("r"))
+        finally:
+            slot.drop_slot(log.conn, other.source.slot)

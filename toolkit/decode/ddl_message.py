@@ -73,6 +73,7 @@ class DdlMessage:
     error: str | None
     identities: dict[int, str] = field(default_factory=dict)  # names of the tables that the message names
     unguarded: frozenset[int] = frozenset()  # partitions that the command locked and whose TRUNCATE is not captured
+    late: bool = False  # a partition may have been truncated at any time before, while its TRUNCATE was not captured
     publications: frozenset[str] | None = None  # the publications that the message's snapshots refer to
     altered: AlteredPublication | None = None  # instead of snapshots of all its tables
     nested: bool = False  # a function ran the command, which is not in the text that the client sent
@@ -159,6 +160,7 @@ def read_ddl(data: dict[str, Any], text: str) -> DdlMessage:
         error=data.get("error"),
         identities={int(o["relid"]): str(o.get("identity")) for o in tabular},
         unguarded=frozenset(int(relid) for relid in data.get("unguarded") or ()),
+        late=bool(data.get("late")),
         publications=frozenset(map(str, data["publications"])) if data.get("publications") else None,
         altered=_altered(data.get("publication")),
         nested=bool(data.get("nested")),

@@ -268,8 +268,12 @@ class Transaction:
             if known is not None and known.table.published:
                 self.truncating.add(relid)
                 continue
+            partition = f"partition {message.identities.get(relid, relid)}"
             for root in self._roots(relid) - self.truncating:
-                self._gap(index, root, f"partition {message.identities.get(relid, relid)} was truncated")
+                if message.late:
+                    self._gap_since_known(index, root, f"{partition} may have been truncated before its trigger stood")
+                else:
+                    self._gap(index, root, f"{partition} was truncated")
 
     def _rewritten_leaves(self, index: int, message: DdlMessage) -> None:
         """Move the rewrites of partitions to the roots that publish their rows. The roots are then examined."""

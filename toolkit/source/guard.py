@@ -118,6 +118,9 @@ def guard(conn: Connection, *, drains: bool = True) -> tuple[int, ...]:
             with conn.transaction():
                 conn.execute("set local lock_timeout = '2s'")
                 conn.execute("select cdc.guard(%s::oid)", [partition.relid])
+                if drains and partition.moved:
+                    name = qualified(partition.schema, partition.name)
+                    conn.execute(resources.load("install/late_truncate"), {"relid": partition.relid, "name": name})
         except psycopg.Error as error:
             name = qualified(partition.schema, partition.name)
             _log.warning("no truncate trigger", extra={"table": name, "error": one_line(error)})
