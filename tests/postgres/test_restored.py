@@ -19,6 +19,7 @@ from tests.support_ledger import ledger_of
 from tests.support_moved import both_sources, captured, configured, on_server
 from tests.support_postgres import copy_of, fresh_database, programs
 from toolkit.demo.server import EmbeddedServer
+from toolkit.history import column_life, versions
 from toolkit.ops import status_report
 from toolkit.source import connection, slot
 from toolkit.values.config import Config, SourceConfig
@@ -106,6 +107,41 @@ def test_trap_028_after_pg_upgrade_a_new_log_is_needed(plain_lake: Config, tmp_p
         _refused(moved, drain, r"is the log of another database .*--new-generation")
         assert ledger_of(config).last() == last
         _goes_on_in_a_new_generation(moved)
+
+
+@pytest.mark.parametrize("major", [18, *(pytest.param(n, marks=pytest.mark.wide) for n in (15, 16))])
+def test_a_name_means_the_table_of_the_new_generation(plain_lake: Config, major: int) -> None:
+    """The LSNs of a restored source are below those of its old log, which still named tables, shapes and images."""
+    with EmbeddedServer(None, major, bindir=programs(major)) as primary:
+        with psycopg.connect(primary.conninfo(), autocommit=True) as conn:
+            conn.execute("create database shop")
+        config = captured(configured(plain_lake.root / "slot", SourceConfig(conninfo=primary.conninfo("shop"))))
+        with copy_of(primary) as restored:
+            for _ in range(6):
+                sql(config, "select pg_switch_wal()", "create table public.z ()", "drop table public.z")
+            sql(config, "alter table public.a add column lost int", "insert into public.a values (2, 'two', 3)")
+            sql(config, "drop table public.a", "create table public.a (other int primary key)")
+            commands.init(config)
+            commands.drain(config)
+            old = ledger_of(config)
+            before = versions.resolve(old, "public.a")
+            primary.stop()
+            restored.start()
+            moved = on_server(config, restored)
+            commands.init(moved, new_generation=True)
+            sql(moved, "alter table public.a add column kept int", "insert into public.a values (9, 'nine', 3)")
+            commands.drain(moved)
+            log = ledger_of(moved)
+    last = log.last()
+    assert last is not None and last.complete_to < versions.show(old, "public.a").valid_from
+    (newest,) = (v.table for v in log.latest_versions().values() if v.table.name == "a")
+    assert newest.relid != before.relid
+    assert versions.resolve(log, "public.a") == versions.show(log, "public.a").table == newest
+    found = versions.versions(log, "public.a")
+    assert [[str(c) for c in v.changes] for v in found] == [["created: public.a"], [], ["added kept: integer"]]
+    assert [v.valid_to for v in found] == [*(v.valid_from for v in found[1:]), None]
+    spans = column_life.explain(log, "public.a")
+    assert [(s.name, s.seen and s.seen.rows) for s in spans] == [("id", 3), ("x", 3), ("kept", 1)]
 
 
 def _refused(config: Config, drain: str, init: str) -> None:

@@ -33,9 +33,9 @@ def log(monkeypatch: pytest.MonkeyPatch) -> None:
     events.append(Event(**base, kind="schema", relid=made.RELID, schema_id=8, payload=json.dumps(shape)))
     monkeypatch.setattr(versions._Log, "read", classmethod(lambda _cls, _config: test_history._log(events)))
     images = {
-        1: Seen(5, Lsn(0x1000), Lsn(0x1800)),
-        3: Seen(1, Lsn(0x2100), Lsn(0x2100)),
-        4: Seen(2, Lsn(0x3100), Lsn(0x3900)),
+        (1, 1): Seen(5, Lsn(0x1000), Lsn(0x1800)),
+        (1, 3): Seen(1, Lsn(0x2100), Lsn(0x2100)),
+        (1, 4): Seen(2, Lsn(0x3100), Lsn(0x3900)),
     }
     monkeypatch.setattr(column_life, "_images", lambda _config, _relid: images)
 

@@ -19,7 +19,7 @@ import toolkit
 from toolkit.cli import main
 from toolkit.lake import session
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
-from toolkit.rawlog.batch import BatchRecord, SourceIdentity
+from toolkit.rawlog.batch import BatchRecord, SourceIdentity, batch_event
 from toolkit.rawlog.event import (
     Baseline,
     Covers,
@@ -29,6 +29,7 @@ from toolkit.rawlog.event import (
     StreamMessage,
     read_message,
 )
+from toolkit.rawlog.memory import MemoryReading
 from toolkit.values import config as configuration
 from toolkit.values import spark_keys
 from toolkit.values.errors import ConfigError, LakeError
@@ -341,6 +342,16 @@ def test_the_next_ledger_row_continues_where_this_one_ends() -> None:
     assert (kept.changes, kept.counts, kept.complete_to) == (0, {}, RECORD.complete_to)
     same = {name: getattr(RECORD, name) for name in ("batch_id", "from_lsn", "changes", "counts", "committed_at")}
     assert replace(kept, **same) == RECORD
+
+
+def test_ticks_of_an_earlier_generation_do_not_bound_an_lsn_of_this_one() -> None:
+    """A restored source repeats LSNs: the state of another LSN was asked for, and a gap in between was missed."""
+    tick = replace(RECORD, batch_id=3, origin="change_log", tick="1:2:", from_lsn=Lsn(10), complete_to=Lsn(90))
+    by_slot = replace(RECORD, generation=2, from_lsn=Lsn(40), complete_to=Lsn(60))
+    rows = [{name: getattr(batch_event(r), name) for name in EVENT_SCHEMA.names} for r in (tick, by_slot)]
+    rules = configuration.Config().capture_rules
+    assert MemoryReading(rules, 1, rows[:1]).exact_at(Lsn(50)) == 10
+    assert MemoryReading(rules, 2, rows).exact_at(Lsn(50)) == 50
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class Span:
     changes: tuple[Change, ...]  # what began the stretch; empty for the first captured version
     dropped: bool  # the column is dropped from here on
     ddl: DdlEvent | None
-    schema_ids: tuple[int, ...]
+    versions: tuple[tuple[int, int], ...]  # generation and schema id of each version
     seen: Seen | None  # None: no image was read in this stretch
     since: Lsn | None = None  # for a change that was found late: it may have begun from here on
 
@@ -64,7 +64,7 @@ def explain(ledger: Ledger, table: str, column: str | None = None) -> tuple[Span
             raise ConfigError(f"{table} never had a column {column!r}; {nearest(column, (s.name for s in spans))}")
         spans = [s for s in spans if s.attnum in lives]
     read = _images(ledger, found[-1].relid)
-    return tuple(replace(s, seen=_merged([read[i] for i in s.schema_ids if i in read])) for s in spans)
+    return tuple(replace(s, seen=_merged([read[v] for v in s.versions if v in read])) for s in spans)
 
 
 def explain_frame(ledger: Ledger, table: str, column: str | None = None) -> pd.DataFrame:
@@ -111,13 +111,13 @@ def _spans(found: list[VersionInfo]) -> list[Span]:
             changes = tuple(column_changes(was, now)) if number else ()
             life = lives.setdefault(attnum, [])
             if life and not changes:
-                life[-1] = replace(life[-1], schema_ids=(*life[-1].schema_ids, version.schema_id))
+                life[-1] = replace(life[-1], versions=(*life[-1].versions, (version.generation, version.schema_id)))
                 continue
             if life:
                 life[-1] = replace(life[-1], valid_to=version.valid_from)
             shown = now or was
             assert shown is not None
-            ids = (version.schema_id,) if now else ()
+            ids = ((version.generation, version.schema_id),) if now else ()
             begun, gone = version.valid_from, now is None
             life.append(
                 Span(attnum, shown.name, shown.type, begun, None, changes, gone, version.ddl, ids, None, version.since)
@@ -126,8 +126,8 @@ def _spans(found: list[VersionInfo]) -> list[Span]:
     return [span for attnum in sorted(lives) for span in lives[attnum]]
 
 
-def _images(ledger: Ledger, relid: int) -> dict[int, Seen]:
-    """Count the new images in the log by the schema version that read them.
+def _images(ledger: Ledger, relid: int) -> dict[tuple[int, int], Seen]:
+    """Count the new images in the log by the generation and schema id of the version that read them.
 
     The log is streamed, because it may not fit in memory.
     """
@@ -136,17 +136,20 @@ def _images(ledger: Ledger, relid: int) -> dict[int, Seen]:
 
     from toolkit.lake import scans
 
-    found: dict[int, Seen] = {}
+    found: dict[tuple[int, int], Seen] = {}
+    columns = ("generation", "schema_id", "end_lsn")
     where = f"kind = 'row' and relid = {relid} and op != 'D'"
-    for batch in scans.scan_batches(ledger.access, ledger.access.names.events, ("schema_id", "end_lsn"), where=where):
+    for batch in scans.scan_batches(ledger.access, ledger.access.names.events, columns, where=where):
         table = pa.Table.from_batches([batch]).filter(pc.is_valid(batch["schema_id"]))
-        figures = table.group_by("schema_id").aggregate([("end_lsn", "count"), ("end_lsn", "min"), ("end_lsn", "max")])
+        groups = table.group_by(["generation", "schema_id"])
+        figures = groups.aggregate([("end_lsn", "count"), ("end_lsn", "min"), ("end_lsn", "max")])
         for row in figures.to_pylist():
             one = Seen(row["end_lsn_count"], Lsn(row["end_lsn_min"]), Lsn(row["end_lsn_max"]))
-            known = found.get(row["schema_id"])
+            version = row["generation"], row["schema_id"]
+            known = found.get(version)
             merged = _merged([one, known] if known else [one])
             assert merged is not None
-            found[row["schema_id"]] = merged
+            found[version] = merged
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from toolkit.history import effects
@@ -103,6 +104,7 @@ class VersionInfo:
     ddl: DdlEvent | None  # for a change found late: it began between here and `valid_from`
     changes: tuple[Change, ...]
     since: Lsn | None = None  # found late: it may have been so from here on, and was by `valid_from`
+    generation: int = 1
 
     @property
     def name(self) -> str:
@@ -342,7 +344,7 @@ class _Log:
             if gap.relid is not None and gap.payload.until is not None:
                 found = (gap.relid, gap.payload.until)
                 late[found] = min(gap.end_lsn, late.get(found, gap.end_lsn))
-        return cls(schemas, tuple(sorted(ddl, key=order.position)), late)
+        return cls(schemas, tuple(ddl), late)
 
 
 def _classed(events: Iterable[DdlEvent], found: Mapping[tuple[int, int, int], EffectClass]) -> Iterator[DdlEvent]:
@@ -378,7 +380,7 @@ def _ddl_event(event: TableEvent[SchemaChange]) -> DdlEvent:
 
 def _versions(log: _Log, table: str, as_of: Lsn | None) -> list[VersionInfo]:
     relid = _resolve(log, table, as_of)
-    chain = [v for v in log.schemas if v.table.relid == relid]
+    chain = _chain(log, relid)
     ddl = {order.position(e): e for e in log.ddl}
     found = []
     for i, version in enumerate(chain):
@@ -393,9 +395,31 @@ def _versions(log: _Log, table: str, as_of: Lsn | None) -> list[VersionInfo]:
                 ddl=ddl.get(order.position(version)),
                 changes=changes(chain[i - 1].table if i else None, version.table),
                 since=log.late.get((relid, version.end_lsn)),
+                generation=version.generation,
             )
         )
     return found
+
+
+def _chain(log: _Log, relid: int) -> list[SchemaVersion]:
+    """Return the versions of a table, oldest first, in its newest generation and in those that this one continues.
+
+    Each generation begins with a copy. What an earlier one has after that LSN is another history. So is a table that
+    had the same OID and another name at that LSN.
+    """
+    chain: list[SchemaVersion] = []
+    mine = [v for v in log.schemas if v.table.relid == relid]
+    for _, versions in groupby(reversed(mine), key=lambda version: version.generation):
+        earlier = [v for v in reversed(list(versions)) if not chain or v.end_lsn <= chain[0].end_lsn]
+        same = earlier and (not chain or _same_table(earlier[-1].table, chain[0].table))
+        if not same:
+            break
+        chain = [*earlier, *chain]
+    return chain
+
+
+def _same_table(old: TableVersion, new: TableVersion) -> bool:
+    return not old.dropped and old.identifier == new.identifier
 
 
 def _valid_at(found: Sequence[VersionInfo], table: str, as_of: Lsn | None) -> VersionInfo:

@@ -109,9 +109,9 @@ def start_of(lsn: Lsn | int) -> Position:
     return Position(int(lsn), BIRTH)
 
 
-def version_order(version: SchemaVersion) -> tuple[Position, int]:
-    """Return the sort key of schema versions of one generation."""
-    return position(version), version.schema_id
+def version_order(version: SchemaVersion) -> tuple[int, Position, int]:
+    """Return the sort key of schema versions. LSNs of different generations do not compare."""
+    return version.generation, position(version), version.schema_id
 
 
 def log_order(row: Mapping[str, Any]) -> tuple[int, Position, int]:

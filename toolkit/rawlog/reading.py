@@ -62,8 +62,11 @@ class LogReading(ABC):
         return tuple(sorted(payloads, key=lambda record: record.batch_id))
 
     def exact_at(self, lsn: Lsn) -> Lsn:
-        """Return `lsn`, or, with a warning, the tick below it if the log is exact only at ticks."""
+        """Return `lsn`, or, with a warning, the tick below it if this generation is exact only at ticks."""
+        last = self.last()
         for record in self.batches():
+            if last is None or record.generation != last.generation:
+                continue
             if record.origin == Origin.CHANGE_LOG and record.tick and record.from_lsn < lsn < record.complete_to:
                 _log.warning(
                     "the change log is exact at ticks only: as of the tick below",
