@@ -161,7 +161,8 @@ and the text is in `_cdc_text`, a map by column name. Nothing is rounded, trimme
 """
 TYPES_AFTER = """| enums, composites, ranges, multiranges, and every other type | `string`, as PostgreSQL prints it | |
 | domains | as their base type | as their base type |
-| arrays of any other type but boxes | array of the element's type | other bounds than 1, more than one dimension, an \
+| arrays whose elements are separated by something else than commas, as those of boxes and of PostGIS are | `string` | |
+| other arrays | array of the element's type | other bounds than 1, more than one dimension, an \
 element that its type cannot hold |
 
 `numeric` fits a `decimal` if it has at most 38 digits and a scale from 0 to its precision. Without such a declaration

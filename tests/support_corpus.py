@@ -37,6 +37,8 @@ create domain public.posint as int check (value > 0);
 create domain public.wide as public.posint;
 create domain public.moods as public.mood[];
 create domain public.cents as numeric(12,2);
+create domain public.square as box;
+create domain public.squares as public.square[];
 create table public.corpus_target (id int primary key);
 """
 
@@ -160,6 +162,10 @@ CORPUS: tuple[Kind, ...] = (
     Kind(108, "json[]", "array<string>", ("array['{\"a\": 1}'::json]",)),
     Kind(108, "uuid[]", "array<string>", ("array['a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::uuid]",)),
     Kind(108, "box[]", S, ("array['((0,0),(1,1))'::box, '((2,2),(3,3))'::box]",)),
+    *(
+        Kind(108, f"public.{name}", S, (f"array['((0,0),(1,1))', '((2,2),(3,3))']::public.{name}",))
+        for name in ("square[]", "squares")
+    ),
     Kind(108, "public.mood[]", "array<string>", ("array['a b', 'it''s', 'NULL', 'sad']::public.mood[]",)),
     Kind(108, "public.moods", "array<string>", ("array['a b']::public.mood[]",)),
     Kind(108, "public.pair[]", "array<string>", ("array[row(1, 'x y')::public.pair, row(null, '')::public.pair]",)),

@@ -262,6 +262,15 @@ begin
       when exists (select from inside as i where i.typ = any (cdc.naming_types())) then jsonb_build_object('borrowed', true)
       else '{}'
     end
+    || case
+      when exists ( -- an array, or a domain over one, whose elements are not separated by commas
+        select
+        from pg_type as y
+        join pg_type as e on e.oid = y.typelem
+        where y.oid = coalesce(b.base, t.oid) and y.typlen = -1 and e.typdelim <> ','
+      ) then '{"type_kind": "a"}'::jsonb
+      else '{}'
+    end
     from pg_type as t
     left join base as b on true
     where t.oid = type_details.typ

@@ -13,6 +13,7 @@ from tests.support_postgres import consume, ddl_messages, hmac_key, logical_mess
 from toolkit.source import install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config
+from toolkit.values.lake_types import spark_type
 from toolkit.values.table import TableVersion
 
 pytestmark = pytest.mark.postgres
@@ -121,6 +122,17 @@ def test_trap_068_to_071_rewrites_are_distinguished_from_metadata_changes(captur
     retyped = captured.ddl("alter table public.t alter column id type bigint")
     assert retyped[0]["rewrites"] == [{"relid": relid, "reason": 4, "empty": False}]
     assert _last(retyped, relid).columns[0].type == "bigint"
+
+
+def test_trap_108_an_array_without_commas_between_its_elements_is_a_text(captured: Captured) -> None:
+    """A domain over box, and PostGIS: commas are inside the elements, and the pieces make the same text again."""
+    captured.user.execute("create domain public.square as box; create domain public.squares as public.square[]")
+    captured.user.execute("create domain public.word as text")
+    kinds = ("box[]", "public.square[]", "public.squares", "public.word[]", "text[]", "public.square")
+    added = ", ".join(f"add column c{i} {kind}" for i, kind in enumerate(kinds))
+    table = _last(captured.ddl(f"alter table public.t {added}"), captured.relid("public.t"))
+    shown = [spark_type(column) for column in table.columns if column.name.startswith("c")]
+    assert shown == ["string", "string", "string", "array<string>", "array<string>", "string"]
 
 
 @pytest.mark.parametrize(

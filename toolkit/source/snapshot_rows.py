@@ -275,7 +275,7 @@ def _held(
             # names.
             listed = ", ".join(quote_postgres(column) for column in shown.values())
             # The result shows a column of a domain as its base type.
-            types = {c.attnum: c.type_oid for c in table.columns if c.type_kind != "d"}
+            types = {c.attnum: c.type_oid for c in table.columns if c.type_kind not in "da"}
             try:
                 # Planning locks the indexes too, and a REINDEX that has not committed holds them. After this they are
                 # locked.

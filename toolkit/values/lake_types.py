@@ -34,7 +34,7 @@ class SourceType(Protocol):
 
     @property
     def type_kind(self) -> str:
-        """Return `pg_type.typtype`."""
+        """Return its kind, as `Column.type_kind`."""
 
     @property
     def base_type(self) -> str | None:

@@ -50,7 +50,7 @@ class Column:
     collation: str | None
     has_missing: bool  # rows older than the column show `missing` instead of NULL
     missing: str | None  # in PostgreSQL text form
-    type_kind: str  # pg_type.typtype: b c d e p r m
+    type_kind: str  # pg_type.typtype: b c d e p r m; a: made of an array without commas between its elements
     type_category: str  # pg_type.typcategory: A B D E N S T U ...
     base_type: str | None  # format_type() of the innermost base, for domains
     enum_labels: tuple[tuple[int, str], ...]  # (pg_enum.oid, label) in sort order, for enums
