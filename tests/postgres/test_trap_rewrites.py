@@ -115,3 +115,21 @@ def test_trap_078_a_type_altered_while_its_table_is_copied(world: World, change:
     log.repair("public.t")
     log.drain()
     world.exact("t")
+
+
+def test_trap_070_and_077_a_comparison_keeps_what_the_catalog_has_lost(world: World) -> None:
+    """VACUUM FULL drops a TOAST table that is not needed, and missing values. Rows of the log need the values still."""
+    log = world.start(
+        "create type mood as enum ('sad', 'ok')",
+        "create table t (id int primary key, v text, m mood)",
+        "insert into t values (1, 'x', 'sad')",
+    )
+    world.sql(
+        "alter table t add d int default 42", "alter table t drop v", "alter type mood rename value 'sad' to 'blue'"
+    )
+    log.drain()
+    world.exact("t")
+    world.sql("vacuum full t")
+    log.drain()
+    assert world.stale() == {}
+    world.exact("t")

@@ -171,6 +171,23 @@ def test_renamed_labels_replace_the_older_ones_since_each_copy(planned: Planned)
     assert all(plan.columns[0].relabel == () for plan in planned(source).values())
 
 
+def test_a_missing_value_that_a_copy_has_lost_still_shows_in_older_rows(planned: Planned) -> None:
+    """A rewrite drops it from the catalog. The history then showed NULL in rows that are older than the column."""
+    table = a_table()
+    source = started(table)
+    table.columns[-1] = column(3, "v")
+    source.baseline(table, first=True)
+    table.key = [2]
+    in_a_transaction(source, lambda: source.schema(table))
+    history = planned(source)[Layer.HISTORY]
+    assert [(c.attnum, c.missing) for c in history.columns] == [(1, None), (2, None), (3, "7")]
+    assert [(c.has_missing, c.missing) for c in history.segments[0].cells] == [
+        (False, None),
+        (False, None),
+        (True, "7"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "plain"),
     [("sad", True), ("très_gai", True), ("a-b", True), ("a,b", False), ("a b", False), ("", False), ("null", False),

@@ -245,7 +245,9 @@ class _Comparison:
         return TableVersion.from_json(json.loads(self.seen.tables[relid]))
 
     def _differs(self, relid: int, reason: str | None, found: str) -> None:
-        ordinal = order.found_version(len(self.made))
+        ordinal, last = order.found_version(len(self.made)), self.known.versions.get(relid)
+        if last is not None and not last.table.dropped:
+            found = json.dumps(ddl.carry(json.loads(last.payload), json.loads(found)), sort_keys=True)
         self._event(relid, Kind.SCHEMA, found, self.known.at, ordinal, schema_id=self.next_schema_id)
         self.next_schema_id += 1
         if reason is not None:

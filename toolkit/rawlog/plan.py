@@ -170,6 +170,7 @@ def _plan(
 
 def _segments(versions: Sequence[SchemaVersion], base: Point, clears: Sequence[Point]) -> tuple[Segment, ...]:
     """Divide the log after `base` where the key changes."""
+    missing = _missing(versions)
     starts: list[tuple[Point, SchemaVersion]] = []
     ends: list[SchemaVersion] = []  # the last version of each segment
     for version in versions:
@@ -185,7 +186,7 @@ def _segments(versions: Sequence[SchemaVersion], base: Point, clears: Sequence[P
         high = starts[number + 1][0] if number + 1 < len(starts) else None
         end_at = None if high is None else high.position
         inside = tuple(c for c in clears if c.position > low.position and (end_at is None or c.position < end_at))
-        cells = () if high is None else tuple(Cell(c.attnum, c.has_missing, c.missing) for c in end.table.columns)
+        cells = () if high is None else tuple(Cell(c.attnum, *missing(c)) for c in end.table.columns)
         events = order.between_sql(low.position, end_at)
         cleared, epoch = order.first_after_sql(inside), order.count_before_sql(inside)
         made.append(Segment(low, high, _key(first.table), inside, cells, events, cleared, epoch))
@@ -198,12 +199,11 @@ def _key(table: TableVersion) -> tuple[int, ...]:
 
 def _columns(versions: Sequence[SchemaVersion], baselines: Sequence[TableEvent[Baseline]]) -> tuple[PlannedColumn, ...]:
     columns = versions[-1].table.columns
-    names = lake_columns([(c.attnum, c.name) for c in columns])
+    names, missing = lake_columns([(c.attnum, c.name) for c in columns]), _missing(versions)
     return tuple(
         PlannedColumn(
-            attnum=c.attnum,
-            has_missing=c.has_missing,
-            missing=c.missing,
+            c.attnum,
+            *missing(c),
             lake=names[c.attnum],
             type=c.type,
             type_kind=c.type_kind,
@@ -214,6 +214,12 @@ def _columns(versions: Sequence[SchemaVersion], baselines: Sequence[TableEvent[B
         for c in columns
         if c.published
     )
+
+
+def _missing(versions: Sequence[SchemaVersion]) -> Callable[[Column], tuple[bool, str | None]]:
+    """Return `has_missing` and `missing` of a column by any version: a rewrite, and a copy after it, have lost it."""
+    known = {c.attnum: c.missing for version in versions for c in version.table.columns if c.has_missing}
+    return lambda column: (column.attnum in known, known.get(column.attnum))
 
 
 def _relabel(
