@@ -6,6 +6,7 @@ change log.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -42,9 +43,21 @@ class LoggedDdl:
     next_schema_id: int
 
 
+class _TickState(PlanState):
+    """What the DDL messages of a tick say. All its other places have rows, of tables that are not known here."""
+
+    def __init__(self, context: PlanContext, messages: Sequence[LoggedMessage]) -> None:
+        super().__init__(context)
+        self._places = sorted(message.place for message in messages)
+
+    def has_rows(self, relid: int, first: int, stop: int) -> bool:
+        """Return whether places [first, stop) may have a row of the table."""
+        return stop - first > bisect_left(self._places, stop) - bisect_left(self._places, first)
+
+
 def fold(messages: Sequence[LoggedMessage], *, at: Lsn, context: PlanContext) -> LoggedDdl:
     """Verify and fold the messages of the tick `at`. Their events are placed at `at`, each at its message's place."""
-    state = PlanState(context)
+    state = _TickState(context, messages)
     # A transaction's messages stay together. Signatures are checked within it, and DDL locks keep tables in order.
     first = {m.xid: m.place for m in reversed(messages)}
     events: list[Event] = []

@@ -8,7 +8,7 @@ from toolkit.values.table import SchemaVersion
 
 
 class PlanState:
-    """Schema versions and layouts as read so far. The base class is for messages without rows."""
+    """Schema versions and layouts as read so far."""
 
     def __init__(self, context: PlanContext) -> None:
         self.context = context
@@ -22,8 +22,8 @@ class PlanState:
         self.images = [logged_layout(-1, v) for v in self.versions.values() if logs(v.table)]
 
     def has_rows(self, relid: int, first: int, stop: int) -> bool:
-        """Return whether messages [first, stop) have a row of the table."""
-        return False
+        """Return whether messages [first, stop) have a row of the table, or may have one."""
+        raise NotImplementedError
 
     def next_relation(self, relid: int, index: int) -> int:
         """Return the message index of the next RELATION of a table after `index`, or of the end."""

@@ -21,6 +21,7 @@ from toolkit.decode.stream import ROW_BYTES, Ints, Stream, open_bytes, scan
 from toolkit.decode.transaction import Frame, ReadMessage, Transaction
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Kind
+from toolkit.values.modes import Capture
 from toolkit.values.spool import Spool
 from toolkit.values.visibility import full_xid
 
@@ -62,7 +63,10 @@ class Planner(PlanState):
     def has_rows(self, relid: int, first: int, stop: int) -> bool:
         rows, relids = self.row_positions
         low, high = np.searchsorted(rows, [first, stop])
-        return bool((relids[low:high] == relid).any())
+        known = self.versions.get(relid)
+        # A row of the change log may be of any table that it captures.
+        logs = self.logs if known is not None and known.table.capture == Capture.CHANGE_LOG else ()
+        return bool(np.isin(relids[low:high], [relid, *logs]).any())
 
     def next_relation(self, relid: int, index: int) -> int:
         mine = self.relations.get(relid, [])
