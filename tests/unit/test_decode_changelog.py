@@ -79,3 +79,12 @@ def test_images_that_fit_no_schema_version_are_kept_with_a_gap(layouts: dict[int
     batches = list(logged_rows.events(_log("I", [None], ["(1,a,)"]), layouts, batch_id=1, generation=1))
     row, gap = (row for batch in batches for row in batch.to_pylist())
     assert (row["new"], row["schema_id"], gap["kind"]) == (["1", "a", None], None, "gap")
+
+
+@pytest.mark.parametrize("layouts", [{}, {7: [Binding(-1, 7, (1, 3, 4), 4, 12)]}])
+def test_the_gap_of_rows_that_fit_no_version_is_at_the_first_of_them(layouts: dict[int, list[Binding]]) -> None:
+    """It was at the later row that could not be logged, and the rows before it counted as known."""
+    log = _log("IIF", [None] * 3, ["(1,a)", "(2,b)", "too large"])
+    *_, last = logged_rows.events(log, layouts, batch_id=1, generation=1)
+    (gap,) = last.to_pylist()
+    assert (gap["kind"], gap["ordinal"]) == ("gap", 0)

@@ -148,7 +148,7 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
     batch = pa.RecordBatch.from_arrays([columns[name] for name in EVENT_SCHEMA.names], schema=EVENT_SCHEMA)
     yield batch.filter(pc.not_equal(log.ops, "F"))
     if doubts:
-        first = ops.index("F") if "F" in ops else 0
+        first = 0 if schema_id is None else ops.index("F")  # no row without a schema version is known
         gap = Event(
             batch_id=batch_id,
             generation=generation,
