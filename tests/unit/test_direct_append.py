@@ -232,6 +232,20 @@ def test_a_commit_between_reading_and_swapping_is_a_conflict(
     assert [(row["batch_id"], row["kind"]) for row in _rows(log)] == [(1, "batch"), (2, "batch"), (2, "gap")]
 
 
+def test_the_newest_batch_is_not_the_one_that_a_late_maintenance_found(tmp_path: Path) -> None:
+    """`cdc maintain` on one machine, and a drain on another: the commit of the first repeats the record it had read."""
+    log = _lake(tmp_path / "lake")
+    for number in (1, 2, 3):
+        log.append(_record(number), [_event(number)])
+    found = {ledger.SUMMARY_KEY: _record(2).to_json()}
+    _table(log).delete("kind = 'gap' and batch_id < 3", snapshot_properties=found)
+    assert _summary(log).items() >= found.items()
+    last = Ledger(log.access, rules=log.rules).last()
+    assert last is not None and last.batch_id == 3
+    _table(log).delete("kind = 'gap'", snapshot_properties={ledger.SUMMARY_KEY: _record(3).to_json()})
+    assert Ledger(log.access, rules=log.rules).last() == last
+
+
 @pytest.mark.parametrize("direct", [True, False])
 def test_each_file_is_forced_before_the_catalog_names_it(
     tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch, direct: bool

@@ -7,6 +7,7 @@ committed against exactly what was read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -92,15 +93,18 @@ class Ledger(LogReading):
         if self._snapshot is None:
             return None
         summary = self._snapshot.get("summary") or {}
-        if SUMMARY_KEY in summary:
-            return BatchRecord.from_json(summary[SUMMARY_KEY])
+        stated = BatchRecord.from_json(summary[SUMMARY_KEY]) if SUMMARY_KEY in summary else None
+        if stated is not None and summary.get("operation") == "append":
+            return stated
         if summary.get("total-records") == "0":
             return None
-        # Other writers make snapshots without this property.
-        numbers = self._read([[("kind", "=", Kind.BATCH)]], ("batch_id",))
+        # Other writers make snapshots without this property. Maintenance repeats the record that it found, and another
+        # runner may have committed a batch before the commit of the maintenance.
+        later: Terms = [] if stated is None else [("batch_id", ">", stated.batch_id)]
+        numbers = self._read([[("kind", "=", Kind.BATCH), *later]], ("batch_id",))
         newest = max((row["batch_id"] for row in numbers), default=None)
         if newest is None:
-            return None
+            return stated
         (row,) = self._read([[("kind", "=", Kind.BATCH), ("batch_id", "=", newest)]], ("payload",))
         return BatchRecord.from_json(row["payload"])
 
@@ -153,10 +157,13 @@ class Ledger(LogReading):
         record = last.next([event], checkpoint=number)
         self.append(record, [event])
         if last.checkpoint is not None:
-            open_catalog(self.access).load_table(self.access.names.events).delete(
-                f"kind = '{Kind.CHECKPOINT}' and batch_id < {number}",
-                snapshot_properties={SUMMARY_KEY: record.to_json()},
-            )
+            from pyiceberg.exceptions import CommitFailedException
+
+            with suppress(CommitFailedException):  # of another runner; the next checkpoint removes this one too
+                open_catalog(self.access).load_table(self.access.names.events).delete(
+                    f"kind = '{Kind.CHECKPOINT}' and batch_id < {number}",
+                    snapshot_properties={SUMMARY_KEY: record.to_json()},
+                )
             self.refresh()
 
     def _undecided(self, batch_id: int) -> bool:
