@@ -246,6 +246,14 @@ def test_the_newest_batch_is_not_the_one_that_a_late_maintenance_found(tmp_path:
     assert Ledger(log.access, rules=log.rules).last() == last
 
 
+def test_the_log_keeps_its_retries(tmp_path: Path) -> None:
+    """The first batch goes through pyiceberg, which must not repeat it; a compaction by Spark later must."""
+    log = _lake(tmp_path / "lake")
+    before = _table(log).metadata.properties
+    log.append(_record(1))
+    assert before["commit.retry.num-retries"] == "5" and _table(log).metadata.properties == before
+
+
 @pytest.mark.parametrize("direct", [True, False])
 def test_each_file_is_forced_before_the_catalog_names_it(
     tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch, direct: bool

@@ -244,19 +244,22 @@ class SqliteCatalog:
         from toolkit.lake import durable
         from toolkit.lake.clock import require_clock
 
-        old = table.metadata_location
-        log = table.metadata.snapshot_log[-1:]
-        require_clock(".".join(table.name()), table.metadata.last_updated_ms, *(entry.timestamp_ms for entry in log))
+        old, name = table.metadata_location, ".".join(table.name())
+        # Not `table.metadata`: callers of pyiceberg change properties there that are not to be committed.
+        before = self.load_table(name)
+        if before.metadata_location != old:
+            raise CommitFailedException(f"{name} was committed to by another process")
+        log = before.metadata.snapshot_log[-1:]
+        require_clock(name, before.metadata.last_updated_ms, *(entry.timestamp_ms for entry in log))
         for requirement in requirements:
-            requirement.validate(table.metadata)
-        metadata = update_table_metadata(table.metadata, updates, metadata_location=old)
+            requirement.validate(before.metadata)
+        metadata = update_table_metadata(before.metadata, updates, metadata_location=old)
         provider = load_location_provider(metadata.location, metadata.properties)
         new = provider.new_table_metadata_file_location(self.version(old) + 1)
         ToOutputFile.table_metadata(metadata, table.io.new_output(new))
         written = Table(table.name(), metadata, new, table.io, self)  # type: ignore[arg-type]
         added = (update.snapshot.snapshot_id for update in updates if isinstance(update, AddSnapshotUpdate))
         durable.sync_table(self._access, written, added)
-        name = ".".join(table.name())
         if not self.swap(name, old, new):
             raise CommitFailedException(f"{name} was committed to by another process")
         return CommitTableResponse.model_construct(metadata=metadata, metadata_location=new)
