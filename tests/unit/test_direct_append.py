@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support_lake import make_events
-from toolkit.lake import direct_append, ledger, reads, uncommitted
+from toolkit.lake import direct_append, ledger, reads, storage, uncommitted
 from toolkit.lake.direct_scan import Unusual
 from toolkit.lake.files import EventsFile, FileTarget
 from toolkit.lake.lake_catalog import open_catalog
@@ -230,6 +230,21 @@ def test_a_commit_between_reading_and_swapping_is_a_conflict(
     with pytest.raises(CommitConflict):
         log.append(_record(2))
     assert [(row["batch_id"], row["kind"]) for row in _rows(log)] == [(1, "batch"), (2, "batch"), (2, "gap")]
+
+
+def test_a_commit_stands_if_old_metadata_cannot_be_deleted(tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch) -> None:
+    log = _lake(tmp_path / "lake")
+    log.append(_record(1))
+    with_pyiceberg.undo()
+
+    def refused(place: str, _: object) -> None:
+        raise PermissionError(1, "not permitted", place)
+
+    with_pyiceberg.setattr(storage, "delete", refused)
+    for number in range(2, 26):  # the log keeps 20 metadata files
+        log.append(_record(number))
+    last = log.last()
+    assert last is not None and last.batch_id == 25
 
 
 def test_the_newest_batch_is_not_the_one_that_a_late_maintenance_found(tmp_path: Path) -> None:

@@ -20,12 +20,14 @@ from toolkit.lake.direct_scan import DELETED, Unusual
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.table_layout import ELSEWHERE, schema_of, spec_of
 from toolkit.values.errors import LakeError
+from toolkit.values.log_setup import logger
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from toolkit.values.lake_access import LakeAccess
 
+_log = logger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ADDED = 1  # status of a manifest entry
 #: Properties that change where or how files are written. pyiceberg follows them.
@@ -85,7 +87,10 @@ def commit(
     durable.sync_files(access, name, made.files, storage.file_properties(access))
     if not catalog.swap(name, old, new):
         return None
-    catalog.forget_metadata(metadata, following)
+    try:
+        catalog.forget_metadata(metadata, following)
+    except OSError as error:  # it is committed; `cdc maintain` finds them as orphans
+        _log.warning("old metadata not deleted", extra={"table": name, "reason": str(error)})
     return made.snapshot_id
 
 
