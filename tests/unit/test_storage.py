@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support_lake import FILE_TARGET
-from toolkit.lake import storage, uncommitted
+from toolkit.lake import spark_tasks, storage, uncommitted
 from toolkit.lake.files import EventsFile
 from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.values.config import Config
@@ -126,6 +127,38 @@ def test_a_file_stays_unless_it_was_not_committed(tmp_path: Path, table: None) -
         assert set(listed.read_text(encoding="utf-8").split()) == {str(lost), str(unused)}
     assert set((tmp_path / "data").iterdir()) == {committed, unknown}
     assert list(_lists(tmp_path)) == []
+
+
+def test_an_attempt_writes_into_the_folder_of_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of the bucket has the ending of a data file, too."""
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: SimpleNamespace(taskAttemptId=lambda: 5))
+    place = spark_tasks.attempt_place("s3://a.parquet.lake/raw/events/data/kind=row/x.parquet")
+    assert place == "s3://a.parquet.lake/raw/events/data/kind=row/x-5.parquet"
+
+
+def test_trap_012_a_power_cut_does_not_bring_a_committed_file_back_into_the_list(
+    tmp_path: Path, table: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel had written the list to the disk, and the power failed after the commit: the next run deletes it."""
+    access = Config(root=tmp_path).lake_access
+    on_disk: dict[str, str] = {}
+    fsync = os.fsync
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        on_disk[path.name] = path.read_text(encoding="utf-8")
+
+    monkeypatch.setattr(os, "fsync", synced)
+    with uncommitted.new_files(access) as files:
+        committed = _written(files)
+        (listed,) = _lists(tmp_path)
+        on_disk[listed.name] = listed.read_text(encoding="utf-8")
+        with files.committing([str(committed)]):
+            after_the_cut = on_disk[listed.name]
+    listed.write_text(after_the_cut, encoding="utf-8")
+    with uncommitted.new_files(access):
+        assert committed.exists()
 
 
 def test_the_next_run_deletes_what_the_list_of_a_killed_one_names(tmp_path: Path, table: None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,11 +40,18 @@ class ListedFiles:
         return place
 
     def replace(self, places: Sequence[str]) -> None:
-        """List these places instead."""
+        """List these places instead.
+
+        That is forced to the disk: after a power cut the next run would delete what has left the list.
+
+        Raises:
+            OSError: it cannot be forced.
+        """
         self.places = list(places)
         self._listed.truncate(0)
         self._listed.writelines(f"{place}\n" for place in places)
         self._listed.flush()
+        os.fsync(self._listed.fileno())
 
     def delete(self) -> None:
         """Delete every file that is listed."""

@@ -53,7 +53,7 @@ def attempt_place(place: str) -> str:
 
     context = TaskContext.get()
     assert context is not None
-    return place.replace(".parquet", f"-{context.taskAttemptId()}.parquet")
+    return f"{place.removesuffix('.parquet')}-{context.taskAttemptId()}.parquet"
 
 
 def _refusal(doing: str, error: Exception) -> CdcError:
