@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.dbt.scenario import column
+from toolkit.build import schema_changes
 from toolkit.build.schema_changes import step
+from toolkit.lake import schema_update, session
 from toolkit.lake.schema_update import Step
+from toolkit.values.config import Config
 from toolkit.values.table import TableVersion
 
 pytestmark = pytest.mark.unit
@@ -87,3 +92,19 @@ def test_not_metadata_alone(after: tuple[dict[str, Any], ...]) -> None:
 )
 def test_rows_that_mean_something_else(more: dict[str, Any]) -> None:
     assert step(_version(BASE), _version(BASE, **more)) is None
+
+
+@pytest.mark.parametrize(("prefix", "table"), [("", "lake.current.public__t"), ("eu", "lake.eu_current.public__t")])
+def test_comments_are_those_of_the_own_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, table: str
+) -> None:
+    """With a prefix, a build failed, or it wrote its comments to the table of the source without one."""
+    config = Config(root=tmp_path)
+    access = config.model_copy(update={"lake": config.lake.model_copy(update={"prefix": prefix})}).lake_access
+    described: list[str] = []
+    monkeypatch.setattr(session, "own_session", lambda _: None)
+    monkeypatch.setattr(schema_update, "describe", lambda _, name, comments: described.append(name))
+    version = SimpleNamespace(table=_version(_changed(2, comment="x")))
+    ledger: Any = SimpleNamespace(latest_versions=lambda: {7: version})
+    schema_changes.describe(access, ledger, ["public__t"])
+    assert described == [table]

@@ -89,7 +89,7 @@ def describe(access: LakeAccess, ledger: Ledger, aliases: Sequence[str]) -> None
     for version in ledger.latest_versions().values():
         alias = lake_table(version.table.schema, version.table.name)
         if alias in aliases and not version.table.dropped and any(c.comment for c in version.table.columns):
-            table = f"{access.lake.catalog}.current.{alias}"
+            table = f"{access.lake.catalog}.{access.names.current}.{alias}"
             schema_update.describe(own_session(access), table, _comments(version.table))
 
 
