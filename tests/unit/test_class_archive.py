@@ -139,3 +139,11 @@ def test_archives_that_no_jvm_has_read_for_long_are_deleted(
     made = class_recording.make_missing(settings)
     assert made is not None
     assert {path.name for path in folder.iterdir()} == {"classes-recent.jsa", made.name}
+
+
+def test_spark_starts_without_an_archive_that_this_account_cannot_reach(
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HOME may be a folder of root; the name is too long here, because root may enter every folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ("x" * 300)))
+    assert class_archive.find(tmp_path / "java", settings) is None

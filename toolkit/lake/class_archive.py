@@ -18,8 +18,10 @@ from toolkit.lake.java import cache_folder
 
 def find(java_home: Path, settings: Mapping[str, str]) -> Path | None:
     """Return the archive for a Java runtime and the jars of the settings; None if it was not made yet."""
-    found = place(java_home, settings)
-    return found if found.is_file() else None
+    with suppress(OSError):  # an account may not enter the folder that HOME names
+        found = place(java_home, settings)
+        return found if found.is_file() else None
+    return None
 
 
 def place(java_home: Path, settings: Mapping[str, str]) -> Path:
