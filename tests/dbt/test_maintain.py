@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
 from tests import commands
 from tests.dbt.harness import Lake, rebuilt
 from tests.dbt.scenario import Source
-from tests.dbt.test_models import actions, check_current
+from tests.dbt.test_models import actions, check_current, check_history
+from tests.dbt.test_rebuild import plain_run
 from tests.dbt.walk import Walk, bag_table, keyed_table
 from tests.support_ledger import ledger_of
-from toolkit.lake.applied import applied, behind
+from toolkit.build import small_tables
+from toolkit.lake import reads, upkeep
+from toolkit.lake.applied import applied, behind, commits
+from toolkit.lake.lake_catalog import force
 from toolkit.rawlog import states
+from toolkit.values.lake_access import LakeAccess
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark, pytest.mark.wide]
 
@@ -55,3 +61,43 @@ def test_builds_go_on_from_where_they_were(built: Lake, seed: int) -> None:
     made = actions(built.build(select=["current"]))
     assert "merge" in made.values(), made
     check_current(built, source, tables)
+
+
+def test_a_build_during_the_compaction_is_not_repeated(built: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain `dbt run` holds no lease. The compaction repeated the older position, and history had its rows twice."""
+    monkeypatch.setattr(small_tables, "build", lambda *_, **__: ([], False))
+    monkeypatch.setattr(upkeep, "_MIN_FILES", 2)
+    source, name = Source(), "history.public__t100"
+    table = keyed_table(100)
+    source.baseline(table, first=True)
+
+    def grow(number: int, build: Callable[..., object] = built.build) -> None:
+        source.begin()
+        source.insert(table, {1: str(number), 2: "p", 3: "b", 4: None, 5: None})
+        source.commit()
+        built.append(source)
+        build(select=["public__t100"])
+
+    def of_others(access: LakeAccess, maintained: str, snapshot_id: int) -> None:
+        force(access, maintained, snapshot_id)
+        if maintained == name and len(table.rows) < 3:  # before the compaction
+            source.batch_id += 1  # that of the checkpoint
+            grow(3)
+
+    grow(1)
+    grow(2)
+    at_once = built.config.model_copy(update={"lake": built.config.lake.model_copy(update={"keep_days": 0.0})})
+    with monkeypatch.context() as patched:
+        patched.setattr(upkeep, "force", of_others)
+        done = {one.table: one for one in commands.maintain(at_once)}
+    assert (done[name].merged, done[name].into) == (2, 1)
+    monkeypatch.setattr(upkeep, "_MIN_FILES", 9)
+    done = {one.table: one for one in commands.maintain(at_once)}
+    assert (done[name].merged, done[name].snapshots) == (0, 0)  # only the table snapshot of the build has its position
+    newest = next(commits(reads.metadata(built.config.lake_access, name) or {}))
+    assert newest.rewrite and newest.batch_id == source.batch_id - 1
+    source.batch_id += 1
+    grow(4, lambda **_: plain_run(built, "current__public__t100", "history__public__t100"))
+    check_current(built, source, [table])
+    check_history(built, source, table)
+    assert {one.table: one for one in commands.maintain(at_once)}[name].snapshots

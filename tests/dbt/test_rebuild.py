@@ -50,14 +50,18 @@ def _reshaped(built: Lake, source: Source, table: Table) -> None:
 
 
 def _invoked(built: Lake, *arguments: str, ledger: Ledger | None = None) -> Any:
-    """Run dbt as a person does, and return its answer."""
+    return plain_run(built, *_MODELS, *arguments, ledger=ledger)
+
+
+def plain_run(built: Lake, *arguments: str, ledger: Ledger | None = None) -> Any:
+    """Run dbt for these models as a person does, and return its answer."""
     from dbt.cli.main import dbtRunner
 
     plans.write(ledger or ledger_of(built.config))  # as each drain does
     folder = str(built.config.dbt_project.folder)
     where = ("--project-dir", folder, "--profiles-dir", folder, "--quiet", "--log-level-file", "none")
     with contextlib.redirect_stdout(io.StringIO()):
-        return dbtRunner().invoke(["run", "--select", *_MODELS, *arguments, *where])
+        return dbtRunner().invoke(["run", "--select", *arguments, *where])
 
 
 def _plain(built: Lake, *arguments: str, ledger: Ledger | None = None) -> list[Any]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
-from toolkit.lake.applied import rows_between
+from toolkit.lake.applied import position, rows_between
 from toolkit.lake.schema_update import Step
 from toolkit.rawlog.states import copied
 from toolkit.values.failpoints import Point, can_fail
@@ -152,15 +152,14 @@ def _target(access: LakeAccess, alias: str, relid: int, generation: int) -> _Tar
     from toolkit.lake import reads
 
     found = reads.metadata(access, f"{access.names.current}.{alias}")
-    snapshot = reads.current_snapshot(found)
-    if found is None or snapshot is None:
+    if found is None:
         return None
-    properties, summary = found.get("properties") or {}, snapshot.get("summary") or {}
+    properties, stated = found.get("properties") or {}, position(found)
     try:
         if (int(properties["cdc.relid"]), int(properties["cdc.generation"])) != (relid, generation):
             return None
         return _Target(
-            int(summary["cdc.applied-batch"]), int(summary["cdc.applied-lsn"]), int(properties["cdc.schema-id"])
+            int(stated["cdc.applied-batch"]), int(stated["cdc.applied-lsn"]), int(properties["cdc.schema-id"])
         )
     except KeyError:
         return None

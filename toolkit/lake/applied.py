@@ -25,6 +25,7 @@ BUILT_FROM = "('row', 'truncate', 'schema', 'baseline', 'gap')"
 #: Spark's names of Iceberg types, where the two names differ.
 _SPARK = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
 _REWRITE = "replace"  # operation of a compaction: it writes other files with the same rows
+_POSITION = "cdc."  # prefix of the keys of a commit's summary that name its position in the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +114,49 @@ def commits(metadata: dict[str, Any]) -> Iterator[Commit]:
     }
     current = reads.current_snapshot(metadata)
     while current is not None:
-        summary = current.get("summary") or {}
-        batch, lsn = summary.get("cdc.applied-batch"), summary.get("cdc.applied-lsn")
+        stated = _position(current, snapshots)
+        batch, lsn = stated.get("cdc.applied-batch"), stated.get("cdc.applied-lsn")
         yield Commit(
             snapshot_id=int(current["snapshot-id"]),
             batch_id=None if batch is None else int(batch),
             lsn=None if lsn is None else Lsn(lsn),
             tags=tuple(sorted(tags.get(current["snapshot-id"], ()))),
-            rewrite=summary.get("operation") == _REWRITE,
+            rewrite=(current.get("summary") or {}).get("operation") == _REWRITE,
             columns=shapes.get(current.get("schema-id"), ()),
         )
         current = snapshots.get(current.get("parent-snapshot-id"))
+
+
+def position(metadata: dict[str, Any]) -> dict[str, str]:
+    """Return what the newest commit of a table says of its position in the log; empty if it says nothing."""
+    current = reads.current_snapshot(metadata)
+    snapshots = {s["snapshot-id"]: s for s in metadata.get("snapshots") or ()}
+    return {} if current is None else _position(current, snapshots)
+
+
+def repeats_position(metadata: dict[str, Any]) -> bool:
+    """Return whether the newest table snapshot has its position itself, and needs no earlier one for it."""
+    current = reads.current_snapshot(metadata)
+    return current is None or _position(current, {}) == position(metadata)
+
+
+def _position(snapshot: Mapping[str, Any], snapshots: Mapping[int, Mapping[str, Any]]) -> dict[str, str]:
+    """Read the position of a table snapshot from its summary.
+
+    A compaction repeats the position that it found. Another process may have built the table before the compaction's
+    commit, so the commit before it decides, if it is still known. A compaction by another program states nothing.
+    """
+    stated = _stated(snapshot)
+    while stated and (snapshot.get("summary") or {}).get("operation") == _REWRITE:
+        before = snapshots.get(snapshot.get("parent-snapshot-id") or 0)
+        if before is None:
+            break
+        snapshot, stated = before, _stated(before)
+    return stated
+
+
+def _stated(snapshot: Mapping[str, Any]) -> dict[str, str]:
+    return {k: v for k, v in (snapshot.get("summary") or {}).items() if k.startswith(_POSITION)}
 
 
 def _spark_type(type_: Any) -> str:

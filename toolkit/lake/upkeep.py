@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import reads, storage
+from toolkit.lake import applied, reads, storage
 from toolkit.lake.lake_catalog import force
 from toolkit.lake.pandas_on_demand import create_frame
 from toolkit.values.errors import LakeError
@@ -22,7 +22,6 @@ _MIN_FILES = 5  # the fewest small data files of one partition that are merged
 _MIN_MANIFESTS = 20  # an empty batch adds one manifest, and every reader opens all of them
 _BUILD = "cdc_build_"  # prefix of the branches on which builds merge; a killed build leaves its own
 _LISTED = "cdc_files"  # the temporary view of the files of a table's folder
-_POSITION = "cdc."  # prefix of the keys of a commit's summary that name its position in the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ def maintain_table(
     if before is None or present is None:
         return Upkeep(table, skipped="it never held a row")
     # The commit of a compaction becomes the newest one, so it must repeat the position of the commit before it.
-    position = {k: v for k, v in (present.get("summary") or {}).items() if k.startswith(_POSITION)}
+    position = applied.position(before)
     if table.startswith(f"{access.names.current}.") and not position:
         return Upkeep(table, skipped="another process wrote to it after its build: run `cdc check`")
     # Files are removed below: what replaces them must be on the disk, and a killed run's newest commit too.
@@ -82,7 +81,9 @@ def maintain_table(
         _remove_refs(native, tags, branches)
     native.refresh()
     held = _count(native.snapshots())
-    _expire(access, table, native, oldest)
+    # If a build committed before the compaction did, its table snapshot has to stay: only that one has its position.
+    if applied.repeats_position(reads.metadata(access, table) or {}):
+        _expire(access, table, native, oldest)
     removed = _remove_orphans(spark, access, table, str(native.location()).rstrip("/"), orphans)
     return Upkeep(
         table,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from toolkit.lake import reads
+from toolkit.lake.applied import position
 from toolkit.lake.lease import Holder, holder
 from toolkit.lake.opened import Lake
 from toolkit.lake.tables import require_writable
@@ -260,8 +261,6 @@ def _applied(ledger: Ledger) -> Lsn | None:
 
     newest = 0
     for table in live_tables(ledger):
-        summary = reads.snapshot_summary(
-            ledger.access, f"{ledger.access.names.current}.{lake_table(table.schema, table.name)}"
-        )
-        newest = max(newest, int((summary or {}).get("cdc.applied-lsn", 0)))
+        found = reads.metadata(ledger.access, f"{ledger.access.names.current}.{lake_table(table.schema, table.name)}")
+        newest = max(newest, int(position(found or {}).get("cdc.applied-lsn", 0)))
     return Lsn(newest) if newest else None
