@@ -17,17 +17,21 @@ from tests import commands
 from tests.support_history import column, snapshot
 from tests.support_ledger import lake_of, ledger_of
 from toolkit.history import rows_at_lsn
-from toolkit.lake import check_results, published_views, reads, session, table_states
+from toolkit.lake import check_results, proofs, published_views, reads, session, table_states
 from toolkit.lake.applied import applied
 from toolkit.lake.scans import scan
 from toolkit.quality import published
-from toolkit.quality.report import CheckReport, TableCheck
+from toolkit.quality.report import CheckReport, Reference, TableCheck
+from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
+from toolkit.rawlog.event import Baseline, Covers
 from toolkit.rawlog.states import live_tables
 from toolkit.values.config import Config
 from toolkit.values.errors import CommitConflict, NotProven
 from toolkit.values.lsn import Lsn
+from toolkit.values.outcome import CheckStatus
+from toolkit.values.table import ForeignKey
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -290,6 +294,75 @@ def test_an_older_check_that_ends_late_moves_nothing_back(shop: Shop, monkeypatc
         patch.setattr(published_views, "_show", overtaken(published_views._show))
         commands.publish(shop.config, newer)
     assert shop.seen() == shop.seen_at_one_lsn() == (4, 4)
+
+
+def test_an_older_check_that_ends_late_proves_no_table_that_a_newer_one_found_to_differ(shop: Shop) -> None:
+    """A table that was never proven had no tag, and so no generation: the older check called it identical."""
+    shop.build(1)
+    late = shop.report()
+    shop.build(2)
+    shop.publish(a="different", b="not_taken")
+    assert commands.publish(shop.config, late) == ()
+    rows = published.proofs(shop.config.lake_access).values()
+    assert {(row["status"], row["lsn"], row["generation"], row["checked_lsn"]) for row in rows} == {
+        ("different", None, 1, 2),
+        ("not_taken", None, 1, 2),
+    }
+
+
+def test_a_difference_of_an_earlier_generation_is_none_of_the_new_log(shop: Shop) -> None:
+    """The new log may begin at a lower LSN. A repair then wrote a gap at an LSN of the old one."""
+    shop.build(1)
+    shop.publish(a="different")
+    access, ledger = shop.config.lake_access, ledger_of(shop.config)
+    last = ledger.last()
+    assert last is not None
+
+    def copied(generation: int, lsn: int) -> None:
+        record = replace(last, batch_id=generation + 1, generation=generation, complete_to=Lsn(lsn + 8))
+        event = Event(
+            batch_id=generation + 1, generation=generation, commit_lsn=lsn - 1, ordinal=order.BASELINE, end_lsn=lsn,
+            kind="baseline", origin="snapshot", relid=TABLES["a"], schema_id=1,
+            payload=Baseline(Lsn(lsn), 1, Covers.ALL).to_json(),
+        )  # fmt: skip
+        ledger_of(shop.config).append_empty(record, [event])
+
+    copied(1, 0x800)
+    shop.lsn = 0x900
+    shop.publish(a="different")
+    assert proofs.differing_tables(access, ledger_of(shop.config)) == {TABLES["a"]: (Lsn(0x800), Lsn(0x900))}
+    copied(2, 0x700)
+    assert proofs.differing_tables(access, ledger_of(shop.config)) == {}
+
+
+def test_a_check_that_counted_no_orphans_forgets_none(shop: Shop) -> None:
+    """A check without a cut counted nothing, and status then said that all rows have what they reference."""
+    key = ForeignKey("b_a_fkey", TABLES["b"], TABLES["a"], (1,), (1,), None)
+    shop.build(1)
+    commands.publish(shop.config, replace(shop.report(), references=(Reference(key, 2),)))
+    results = tuple(replace(table, status=CheckStatus.NOT_TAKEN) for table in shop.report().tables)
+    commands.publish(shop.config, CheckReport(None, results))
+    known = published.proofs(shop.config.lake_access)
+    assert {relid: row["orphans"] for relid, row in known.items()} == {TABLES["a"]: 0, TABLES["b"]: 2}
+    shop.lsn = 2
+    commands.publish(shop.config, replace(shop.report(), references=(Reference(key),)))  # proven by touched keys
+    assert published.proofs(shop.config.lake_access)[TABLES["b"]]["orphans"] == 2
+
+
+def test_a_check_of_one_table_keeps_the_others_of_an_older_lake(shop: Shop) -> None:
+    """The rows of the others lack the columns that this version adds."""
+    shop.build(1)
+    shop.publish()
+    shop.spark.sql("ALTER TABLE ops.published DROP COLUMN orphans")
+    shop.spark.sql("INSERT OVERWRITE ops.published SELECT * FROM ops.published")
+    shop.build(2)
+    report = shop.report()
+    commands.publish(shop.config, replace(report, tables=report.tables[:1]), complete=False)
+    rows = published.proofs(shop.config.lake_access)
+    assert {relid: (row["lsn"], row["orphans"]) for relid, row in rows.items()} == {
+        TABLES["a"]: (2, 0),
+        TABLES["b"]: (1, None),
+    }
 
 
 def test_the_companion_view_is_made_again(shop: Shop) -> None:

@@ -45,8 +45,9 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "full_lsn": "bigint",  # LSN of the last check that compared every row
         "full_at": "timestamp",
         "fingerprint": "string",  # of the source's catalogs at the proof
-        "status": "string",  # the result of the last check, its reason and its time
+        "status": "string",  # the result of the last check, its reason and its position
         "reason": "string",
+        "generation": "bigint",
         "checked_lsn": "bigint",
         "checked_at": "timestamp",
         "orphans": "bigint",  # rows whose referenced row is missing, when a check last counted them

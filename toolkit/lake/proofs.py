@@ -82,6 +82,8 @@ def differing_tables(access: LakeAccess, ledger: LogReader) -> dict[int, tuple[L
     for row in scan(access, access.names.proofs):
         if last is None or row["status"] != CheckStatus.DIFFERENT or row["checked_lsn"] is None:
             continue
+        if row.get("generation") not in (None, last.generation):  # its LSN is of another history
+            continue
         relid, checked = row["relid"], Lsn(row["checked_lsn"])
         verdict = judged.get(relid)
         known = verdict.known if verdict is not None else None

@@ -68,7 +68,8 @@ def publish(
     generation = _generation(ledger, report)
     names = lake.access.names
     base = reads.snapshot_id(lake.access, names.proofs)
-    before = proofs(lake.access, base) if base is not None else {}
+    empty = dict.fromkeys(check_results.columns(names.proofs))  # a lake of an older version lacks some of them
+    before = {relid: empty | row for relid, row in proofs(lake.access, base).items()} if base is not None else {}
     now = at or datetime.now(UTC)
     after: dict[int, dict[str, Any]] = {}
     moved: list[str] = []
@@ -79,12 +80,10 @@ def publish(
             _log.warning("a newer check has judged the table", extra={"table": result.table, "lsn": str(report.lsn)})
             after[result.relid] = known
             continue
-        row = (
-            dict.fromkeys(check_results.columns(names.proofs)) | known | {"relid": result.relid, "table": result.table}
-        )
+        row = empty | known | {"relid": result.relid, "table": result.table}
         row |= {"status": result.status, "reason": result.reason, "checked_at": now}
-        row["orphans"] = _orphans(report, result, known.get("orphans") or 0)
-        row["checked_lsn"] = None if report.lsn is None else int(report.lsn)
+        row["orphans"] = _orphans(report, result, known.get("orphans"))
+        row |= {"generation": generation, "checked_lsn": None if report.lsn is None else int(report.lsn)}
         if table is not None and report.lsn is not None and result.relid in tags:
             name, tag = lake_table(table.schema, table.name), tags[result.relid]
             row |= {"lsn": int(report.lsn), "proven_at": now, "batch_id": report.batch_id}
@@ -155,8 +154,8 @@ def _generation(ledger: Ledger, report: CheckReport) -> int:
 def _newer(known: Mapping[str, Any], generation: int, lsn: Lsn) -> bool:
     """Return whether a row of `ops.published` is of a later position than a check at an LSN of a generation."""
     of = generation_of(known.get("tag"))
-    judged = max(known.get("lsn") or 0, known.get("checked_lsn") or 0)
-    return of is not None and (of > generation or (of == generation and judged > lsn))
+    proven, checked = (of, known.get("lsn")), (known.get("generation") or of, known.get("checked_lsn"))
+    return any(None not in at and at > (generation, lsn) for at in (proven, checked))
 
 
 def _note(ledger: Ledger, report: CheckReport) -> None:
@@ -180,11 +179,13 @@ def _note(ledger: Ledger, report: CheckReport) -> None:
     ledger.append_empty(last.next(events, origin=Origin.CHECK), events)
 
 
-def _orphans(report: CheckReport, result: TableCheck, known: int) -> int:
+def _orphans(report: CheckReport, result: TableCheck, known: int | None) -> int | None:
     """Count the rows whose referenced row is missing; at least as many as known where a key was not counted."""
+    if report.lsn is None:
+        return known  # without a cut no key was looked at
     mine = [r for r in report.references if r.key.relid == result.relid]
     counted = sum(r.orphans or 0 for r in mine)
-    return counted if all(r.orphans is not None or r.reason is not None for r in mine) else max(counted, known)
+    return counted if all(r.orphans is not None or r.reason is not None for r in mine) else max(counted, known or 0)
 
 
 def _proven(result: TableCheck) -> bool:
