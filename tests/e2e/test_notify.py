@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -65,6 +66,32 @@ def test_a_report_that_fails_changes_nothing_else(tmp_path: Path) -> None:
     secret = "http://127.0.0.1:1/t0ken"  # no one listens there
     hidden = _cdc(tmp_path, f'{_AWAY}[notify]\nwebhook = "{secret}"\n', "drain")
     assert hidden.returncode == 1 and "webhook failed" in hidden.stderr and "t0ken" not in hidden.stderr
+
+
+def test_a_webhook_that_is_no_http_changes_nothing_else(tmp_path: Path) -> None:
+    """The traceback of http.client had the URL with its token, and the exit code was 1, not 4."""
+
+    def answer(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"220 no HTTP\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/t0ken"
+        threading.Thread(target=answer, args=(server,), daemon=True).start()
+        for webhook, kind in ((url, "BadStatusLine"), (f"{url} with a blank", "InvalidURL")):
+            text = f'{_AWAY}[log]\nformat = "json"\n[notify]\nlease_minutes = 0\nwebhook = "{webhook}"\n'
+            (tmp_path / "cdc.toml").write_text(text, encoding="utf-8")
+            with hold_lease(config.load(str(tmp_path / "cdc.toml")).lake_access):
+                done = _cdc(tmp_path, text, "drain")
+            assert done.returncode == 4 and kind in done.stderr, done.stderr
+            assert "Traceback" not in done.stderr and "t0ken" not in done.stderr
+
+
+def test_a_program_that_cannot_be_named_changes_nothing_else(tmp_path: Path) -> None:
+    done = _cdc(tmp_path, _AWAY + '[notify]\ncommand = ["/bin/mail\\u0000"]\n', "drain")
+    assert done.returncode == 1 and "[notify] command failed" in done.stderr and "Traceback" not in done.stderr
 
 
 @contextmanager

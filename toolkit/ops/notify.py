@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import subprocess
 import urllib.error
@@ -51,8 +52,9 @@ def send(notify: NotifyConfig, notice: Notice, error: CdcError | None = None) ->
 def _run(command: tuple[str, ...], text: bytes) -> None:
     try:
         done = subprocess.run(command, input=text, capture_output=True, timeout=_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:  # an argument may be a token: the text of the latter has all
-        reason = str(error) if isinstance(error, OSError) else f"not ended after {_SECONDS} seconds"
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:  # an argument may be a token: the last has all
+        late = isinstance(error, subprocess.TimeoutExpired)
+        reason = f"not ended after {_SECONDS} seconds" if late else str(error)
         _log.warning("[notify] command failed", extra={"program": command[0], "reason": reason})
         return
     if done.returncode:
@@ -70,5 +72,5 @@ def _post(url: str, text: bytes) -> None:
             pass
     except urllib.error.HTTPError as error:
         _log.warning("[notify] webhook failed", extra={"status": error.code})
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         _log.warning("[notify] webhook failed", extra={"reason": type(error).__name__})
