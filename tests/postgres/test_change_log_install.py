@@ -256,3 +256,15 @@ def test_rows_of_a_subscription_fire_row_triggers_only(log: Log, database: str, 
                 "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots where slot_name = 'cdc_up'"
             )
             publisher.execute(worker)
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_the_plan_runs_no_statement_of_a_tables_name(log: Log) -> None:
+    """The owner of a table may write a line break into its name, and the plan has the name in a comment."""
+    log.conn.execute('create table public."a\ncreate table public.stolen (); --" (id int primary key)')
+    log = with_table(log, "public.*", capture="change_log")
+    log.conn.execute("select pg_catalog.pg_stat_reset()")
+    plan = commands.plan_sql(log.config)
+    assert "changes a day" in plan
+    log.conn.execute(plan)
+    assert log.conn.execute("select pg_catalog.to_regclass('public.stolen')").fetchone() == (None,)

@@ -24,6 +24,7 @@ from toolkit.values import progress
 from toolkit.values.errors import HistoryDiverged, LakeError, PreflightFailed
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
+from toolkit.values.names import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,8 @@ def plan_sql(source: SourceAccess) -> str:
     with connection.connect(source.config) as conn:
         preflight.require(conn, source.rules, ddl=source.ddl)
         tables, ticks = (catalog.selected_tables(conn, source.rules), drain_mode.by_ticks(conn, source.rules))
-        cost = "".join(f"-- {line}\n" for line in change_log.predicted(conn, source.rules))
+        # A line names a table. A line break in that name must not end the comment.
+        cost = "".join(f"-- {in_one_line(line)}\n" for line in change_log.predicted(conn, source.rules))
         return cost + install.install_sql(source.rules, tables, ticks=ticks, ddl=source.ddl)
 
 

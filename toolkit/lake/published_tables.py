@@ -16,7 +16,7 @@ from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.proofs import proofs_by_name, shown_columns
 from toolkit.values.errors import NotProven
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import nearest, quote_postgres
+from toolkit.values.names import in_one_line, nearest, quote_postgres
 
 if TYPE_CHECKING:
     from pyiceberg.table import DataScan
@@ -98,7 +98,7 @@ def duckdb_script(access: LakeAccess) -> str:
         columns = ", ".join(map(quote_postgres, table.columns))
         metadata = table.metadata.replace("'", "''")
         lines += [
-            f"-- {table.table} at {table.lsn}".replace("\n", " "),
+            f"-- {in_one_line(table.table)} at {table.lsn}",
             f"create or replace view {schema}.{quote_postgres(table.relation)} as select {columns}"
             f" from iceberg_scan('{metadata}', snapshot_from_id = {table.snapshot_id});",
         ]
