@@ -36,8 +36,10 @@ _log = logger(__name__)
 _VIEW = "cdc_small_lines"
 #: The largest table, by bytes and number of its files, rows and columns.
 _BYTES, _FILES, _ROWS, _COLUMNS = 4 << 20, 16, 100_000, 50
-#: The bytes of Arrow data of one query, of which Spark makes several copies.
-_QUERY = 8 << 20
+#: The bytes of Arrow data of one query, of which Spark makes several copies, and the most that one table may have: a
+#: small file may hold the same large value many times.
+_QUERY, _MOST = 8 << 20, 64 << 20
+_AT_ONCE = 1_000  # rows of a file that are read before their size is looked at
 _TEXTS = "_cdc_text"
 
 
@@ -104,9 +106,10 @@ def _read(access: LakeAccess, metadata: dict[str, Any] | None, side: Side) -> pa
     if any(type_ is None for _, type_ in wanted):
         return None
     properties = storage.file_properties(access)
-    parts = []
+    parts: list[pa.Table] = []
     for file in direct_scan.data_files(snapshot["manifest-list"], properties):
-        part = _file(storage.read(file["file_path"], properties), wanted, texts)
+        most = _MOST - sum(part.nbytes for part in parts)
+        part = _file(storage.read(file["file_path"], properties), wanted, texts, most)
         if part is None:
             return None
         parts.append(part)
@@ -121,8 +124,11 @@ def _small(snapshot: Mapping[str, Any]) -> bool:
     return all(name in summary and int(summary[name]) <= most for name, most in limits.items())
 
 
-def _file(data: bytes, wanted: Sequence[tuple[int, Any]], texts: int) -> pa.Table | None:
-    """Read columns, given by field id and type, of a Parquet file; None if one is missing or a row keeps texts."""
+def _file(data: bytes, wanted: Sequence[tuple[int, Any]], texts: int, most: int = _MOST) -> pa.Table | None:
+    """Read columns, given by field id and type, of a Parquet file.
+
+    None if one is missing, a row keeps texts, or the rows have more than `most` bytes.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -134,7 +140,13 @@ def _file(data: bytes, wanted: Sequence[tuple[int, Any]], texts: int) -> pa.Tabl
             positions[int(number)] = position
     if texts not in positions or any(number not in positions for number, _ in wanted):
         return None
-    rows = file.read(use_threads=False)
+    batches: list[pa.RecordBatch] = []
+    for batch in file.iter_batches(_AT_ONCE, use_threads=False):
+        most -= batch.nbytes
+        if most < 0:
+            return None
+        batches.append(batch)
+    rows = pa.Table.from_batches(batches, file.schema_arrow)
     if rows.num_columns != len(file.schema_arrow) or rows.column(positions[texts]).null_count != rows.num_rows:
         return None
     columns = [_narrow(rows.column(positions[number])) for number, _ in wanted]
