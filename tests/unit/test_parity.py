@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from xxhash import xxh64_intdigest
 
 from tests.unit.lines import line_of
 from toolkit.lake.row_lines import key_ranges_sql
+from toolkit.quality import row_classes
 from toolkit.quality.report import CheckReport, Classes, TableCheck, as_text
 from toolkit.quality.row_classes import classify
 from toolkit.source import copytext
@@ -111,6 +113,24 @@ def test_what_memory_should_not_hold_is_spooled_apart(tmp_path: Path) -> None:
     apart = _classes(ROWS, lake, expected=5_000_000, directory=tmp_path)
     assert _counts(whole) == _counts(apart) == (48, 1, 1, 1)
     assert sorted(map(str, whole.samples)) == sorted(map(str, apart.samples))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wide", ["source", "lake"])
+def test_few_rows_of_many_bytes_are_spooled_apart(tmp_path: Path, wide: str) -> None:
+    """All lines of a table with few but wide rows were held in memory: twice the size of the table."""
+
+    def rows(count: int) -> Iterator[bytes]:
+        yield from (line_of((str(n), f"{n}" * (100_000 // len(str(n))))) for n in range(count))
+
+    ours, theirs = (2_000, 3) if wide == "source" else (3, 2_000)
+    how: dict[str, Any] = {"columns": ("id", "v"), "key": (0,), "samples": 3, "natives": {}}
+    tracemalloc.start()
+    found = classify(rows(ours), rows(theirs), expected=2_003, directory=tmp_path, **how)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (found.identical, found.modified, found.removed + found.added) == (3, 0, 1_997)
+    assert peak < 2 * row_classes._PART_BYTES < 2_000 * 100_000
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from toolkit.quality.report import Classes, Difference, Row, Sample, cut
@@ -15,9 +16,9 @@ from toolkit.values.row_line import Native, cells, fields
 
 #: Function that receives every row that is not identical: its class, and its cells in the source and in the lake.
 Every = Callable[[RowClass, Row | None, Row | None], None]
-#: Lines of one part, both sides together, that are held in memory at once.
-_PART = 200_000
-_PARTS_MOST = 128  # two files each are open at once
+#: Lines of both sides together, and bytes of the lines of one side, that are held in memory without parts.
+_PART, _PART_BYTES = 200_000, 64 << 20
+_PARTS = 128  # files that are open at once
 _SIZE = 4  # bytes of the length that is written before a line
 
 
@@ -40,32 +41,51 @@ def classify(
 
     Args:
         natives: the columns that lines hold in binary form, by index.
-        expected: number of lines of both sides; if they do not fit in memory they are spooled in `directory`.
+        expected: number of lines of both sides.
+        directory: where lines are spooled if there are too many, or too long ones, for the memory.
         every: receives the rows as they are found, in no particular order.
     """
     found = _Found(tuple(columns), tuple(key), samples, natives, every)
-    parts = min(_PARTS_MOST, 1 + expected // _PART)
-    if parts == 1 or directory is None:
+    if directory is None:
         found.add(list(source), lake)
+        return found.classes()
+    ours, our_rest = _begun(source, expected)
+    theirs, their_rest = _begun(lake, expected) if our_rest is None else ([], lake)
+    if our_rest is None and their_rest is None:
+        found.add(ours, theirs)
     else:
-        for ours, theirs in _apart(source, lake, key, parts, directory):
-            found.add(ours, theirs)
+        for part in _apart(chain(ours, our_rest or ()), chain(theirs, their_rest or ()), key, directory):
+            found.add(*part)
     return found.classes()
 
 
+def _begun(lines: Iterable[bytes], expected: int) -> tuple[list[bytes], Iterable[bytes] | None]:
+    """Take lines while they fit in memory. Return them and all others; None instead if these are all."""
+    rest, size = iter(lines), 0
+    taken: list[bytes] = []
+    if expected > _PART:
+        return [], rest
+    for line in rest:
+        taken.append(line)
+        size += len(line)
+        if size > _PART_BYTES:
+            return taken, rest
+    return taken, None
+
+
 def _apart(
-    source: Iterable[bytes], lake: Iterable[bytes], key: Sequence[int], parts: int, directory: Path
+    source: Iterable[bytes], lake: Iterable[bytes], key: Sequence[int], directory: Path
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Partition the lines of both sides into `parts` parts; lines of one key go to the same part."""
+    """Partition the lines of both sides; lines of one key go to the same part."""
     files = {}
     for side, lines in (("source", source), ("lake", lake)):
-        files[side] = [directory / f"{side}-{n}.lines" for n in range(parts)]
+        files[side] = [directory / f"{side}-{n}.lines" for n in range(_PARTS)]
         with ExitStack() as stack:
             sinks = [stack.enter_context(path.open("wb")) for path in files[side]]
             for line in lines:
                 row = cells(line) if key else []
                 named = repr([row[i] for i in key]).encode() if key else line
-                sinks[zlib.crc32(named) % parts].write(len(line).to_bytes(_SIZE, "big") + line)
+                sinks[zlib.crc32(named) % _PARTS].write(len(line).to_bytes(_SIZE, "big") + line)
     for one, two in zip(files["source"], files["lake"], strict=True):
         yield _lines(one), _lines(two)
         one.unlink()
