@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from xxhash import xxh64_intdigest
 
 from tests.unit.lines import line_of
 from toolkit.lake.row_lines import key_ranges_sql
-from toolkit.quality import row_classes
+from toolkit.quality import expectations, row_classes
 from toolkit.quality.report import CheckReport, Classes, TableCheck, as_text
 from toolkit.quality.row_classes import classify
 from toolkit.source import copytext
@@ -248,6 +249,14 @@ def test_one_red_table_makes_the_report_red(status: str) -> None:
 def test_nothing_compared_is_not_green() -> None:
     assert not CheckReport(Lsn(8), ()).green
     assert not CheckReport(None, (OK,)).green
+
+
+@pytest.mark.parametrize("character", ["\1", "\x85", "\ufffe", "\uffff", "\N{BALLOT X}"])
+def test_any_name_makes_a_file_that_is_xml(character: str) -> None:
+    """No reader of JUnit files accepted one with either of two characters that a name may contain."""
+    table = TableCheck(f'public."a{character}"', 1, CheckStatus.NOT_TAKEN, reason=f"locked by {character}")
+    (case,) = ElementTree.fromstring(expectations._junit(CheckReport(None, (table,))))
+    assert case.attrib["name"].startswith('public."a') and case[0].attrib["message"].startswith("not_taken: locked by ")
 
 
 def test_text_and_json_say_the_same() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import warnings
 import xml.etree.ElementTree as ET
@@ -250,4 +251,4 @@ def _junit(report: CheckReport) -> bytes:
                 f"modified {table.modified}, added {table.added}, removed {table.removed}"
             )
     text: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
-    return text
+    return re.sub("[\ufffe\uffff]", "\ufffd", text.decode()).encode()  # XML cannot contain these two
