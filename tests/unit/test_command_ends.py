@@ -185,3 +185,9 @@ def test_ctrl_c_while_spark_is_stopped(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "at once\n")
     assert err == f"cdc: {INTERRUPTED}\n"
+
+
+def test_a_key_that_names_a_column_twice_is_refused() -> None:
+    """The second value replaced the first without a word."""
+    done = CliRunner().invoke(main, ["rows", "public.a", "--key", "id=1", "--key", "id=2"])
+    assert done.exit_code == 2 and "a column is named twice: ask for one key at a time" in done.output

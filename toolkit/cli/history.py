@@ -152,6 +152,8 @@ def rows(ctx: Context, table: str, as_of: Lsn | datetime | None, key: tuple[str,
     if bad is not None:
         raise click.BadParameter(f"{bad!r}: expected COLUMN=VALUE", param_hint="--key")
     pairs = dict(k.split("=", 1) for k in key) or None
+    if pairs is not None and len(pairs) < len(key):
+        raise click.BadParameter("a column is named twice: ask for one key at a time", param_hint="--key")
     found = ctx.toolkit.rows(table, as_of, pairs, limit=limit + 1 if limit else None)
     if not sys.stdout.isatty():
         found = _counted(f"reading {table}", found)
