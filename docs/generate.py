@@ -113,6 +113,7 @@ OPS_COLUMNS = {
     "reason": "Why the table is not proven, or not `ok`.",
     "remedy": "Command or step that repairs it.",
     "checked_lsn": "LSN of the last check.",
+    "different_lsn": "LSN of the last check that found rows to differ; NULL if a later one found them equal.",
     "schema_id": "Newest schema version of the table.",
     "source": "Cells of the row on the source, as PostgreSQL text, by column.",
     "lake": "Cells of the row in the lake, as PostgreSQL text, by column.",

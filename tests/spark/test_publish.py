@@ -310,6 +310,38 @@ def test_an_older_check_that_ends_late_proves_no_table_that_a_newer_one_found_to
     }
 
 
+def test_a_difference_stays_known_until_a_check_compares_the_table_again(shop: Shop) -> None:
+    """A check that a lock, or no cut, kept from comparing it made `ops.tables` and `cdc rows --as-of` call it ok."""
+    shop.build(1)
+    shop.publish()
+    access, ledger = shop.config.lake_access, ledger_of(shop.config)
+    last = ledger.last()
+    assert last is not None
+    event = Event(
+        batch_id=2, generation=1, commit_lsn=0, ordinal=order.BASELINE, end_lsn=1, kind="baseline", origin="snapshot",
+        relid=TABLES["a"], schema_id=1, payload=Baseline(Lsn(1), 1, Covers.ALL).to_json(),
+    )  # fmt: skip
+    ledger.append_empty(replace(last, batch_id=2, complete_to=Lsn(0x1008)), [event])
+
+    def differs() -> bool:
+        state = next(s for s in proofs.current_states(ledger_of(shop.config)) if s.relid == TABLES["a"])
+        assert (state.state == "stale") == (TABLES["a"] in proofs.differing_tables(access, ledger_of(shop.config)))
+        return state.state == "stale" and state.comparable
+
+    assert not differs()
+    shop.build(2)
+    shop.publish(a="different")
+    assert differs()
+    shop.build(3)
+    shop.publish(a="not_taken")
+    assert differs()
+    nothing = tuple(replace(t, status=CheckStatus.NOT_TAKEN, snapshot_id=None) for t in shop.report().tables)
+    commands.publish(shop.config, CheckReport(None, nothing))
+    assert differs()
+    shop.publish()
+    assert not differs()
+
+
 def test_a_difference_of_an_earlier_generation_is_none_of_the_new_log(shop: Shop) -> None:
     """The new log may begin at a lower LSN. A repair then wrote a gap at an LSN of the old one."""
     shop.build(1)

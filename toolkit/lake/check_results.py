@@ -50,6 +50,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "generation": "bigint",
         "checked_lsn": "bigint",
         "checked_at": "timestamp",
+        "different_lsn": "bigint",  # LSN of the last check that found it to differ; NULL if a later one found it equal
         "orphans": "bigint",  # rows whose referenced row is missing, when a check last counted them
     },
     _NAMES.results: {

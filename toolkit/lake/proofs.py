@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.table_layout import schema_of
@@ -71,7 +71,7 @@ def lost_proofs(access: LakeAccess) -> frozenset[int]:
 
 
 def differing_tables(access: LakeAccess, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]:
-    """List tables that the last check found to differ, and that have not been copied since, by relid.
+    """List tables that the last comparison found to differ, and that have not been copied since, by relid.
 
     Each has the LSN at which its rows were last known to be right, and the LSN of the check.
     """
@@ -80,16 +80,23 @@ def differing_tables(access: LakeAccess, ledger: LogReader) -> dict[int, tuple[L
     last, right, judged = ledger.last(), proven(access, ledger), verdicts(ledger)
     found: dict[int, tuple[Lsn, Lsn]] = {}
     for row in scan(access, access.names.proofs):
-        if last is None or row["status"] != CheckStatus.DIFFERENT or row["checked_lsn"] is None:
-            continue
-        if row.get("generation") not in (None, last.generation):  # its LSN is of another history
-            continue
-        relid, checked = row["relid"], Lsn(row["checked_lsn"])
+        at = different_lsn(row)
+        if last is None or at is None or row.get("generation") not in (None, last.generation):
+            continue  # an LSN of another generation is of another history
+        relid, checked = row["relid"], Lsn(at)
         verdict = judged.get(relid)
         known = verdict.known if verdict is not None else None
         if verdict is not None and known is not None and all(b.end_lsn <= checked for b in verdict.baselines):
             found[relid] = max(right.get(relid, Lsn(0)), Lsn(known.end_lsn)), checked
     return found
+
+
+def different_lsn(row: Mapping[str, Any]) -> int | None:
+    """Return the LSN at which a table was found to differ, by its row in `ops.published`; None if it was not."""
+    at = row.get("different_lsn")
+    if at is None and row["status"] == CheckStatus.DIFFERENT:  # by an older version of the toolkit
+        at = row["checked_lsn"]
+    return None if at is None else int(at)
 
 
 def current_states(ledger: Ledger) -> tuple[TableState, ...]:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import check_results, published_views, reads, root_views, table_states
-from toolkit.lake.proofs import generation_of
+from toolkit.lake.proofs import different_lsn, generation_of
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
@@ -82,6 +82,7 @@ def publish(
             continue
         row = empty | known | {"relid": result.relid, "table": result.table}
         row |= {"status": result.status, "reason": result.reason, "checked_at": now}
+        row["different_lsn"] = _different(report, result, known, generation)
         row["orphans"] = _orphans(report, result, known.get("orphans"))
         row |= {"generation": generation, "checked_lsn": None if report.lsn is None else int(report.lsn)}
         if table is not None and report.lsn is not None and result.relid in tags:
@@ -177,6 +178,13 @@ def _note(ledger: Ledger, report: CheckReport) -> None:
         for relid, lsn in found.items()
     ]  # fmt: skip
     ledger.append_empty(last.next(events, origin=Origin.CHECK), events)
+
+
+def _different(report: CheckReport, result: TableCheck, known: Mapping[str, Any], generation: int) -> int | None:
+    """Return the LSN at which a table was last found to differ. A check that compared nothing says nothing about it."""
+    if result.status in (CheckStatus.DIFFERENT, CheckStatus.IDENTICAL):
+        return None if report.lsn is None or result.status == CheckStatus.IDENTICAL else int(report.lsn)
+    return different_lsn(known) if known and known["generation"] in (None, generation) else None
 
 
 def _orphans(report: CheckReport, result: TableCheck, known: int | None) -> int | None:
