@@ -237,6 +237,27 @@ def test_faults_in_a_table_of_many_buckets_are_classed(source: Config, monkeypat
     assert many().status == "identical"
 
 
+def test_a_lost_file_of_a_table_proven_by_touched_keys_costs_this_table_alone(source: Config) -> None:
+    """Spark's error ended the check, and no table had a result."""
+    assert _check(source).green
+    run_sql(source, "update public.many set v = 'touched' where id = 7", "update public.quiet set v = 1 where id = 7")
+    commands.drain(source)
+    commands.build(source)
+    files = list(source.root.glob("lake/warehouse/current/public__many*/data/*.parquet"))
+    assert files
+    try:
+        for file in files:
+            file.rename(file.with_suffix(".gone"))
+        found = _by_name(_check(source))
+    finally:
+        for file in files:
+            file.with_suffix(".gone").rename(file)
+    assert found["many"].status == "not_taken"
+    assert (found["many"].reason or "").startswith("the comparison failed: ")
+    assert {t.status for name, t in found.items() if name != "many"} == {"identical"}
+    assert _check(source).green
+
+
 def test_what_changed_uncaptured_is_never_carried(source: Config) -> None:
     """No key is touched by it, no drain of a check compares the catalog: only the table itself can tell."""
     run_sql(source, "delete from public.item where id > 50")  # of the tests above

@@ -226,9 +226,7 @@ class _Comparing:
             try:
                 found.append(self._compared(result, side, figures[side.plan.table.relid]))
             except Exception as error:
-                # This table is not proven; the other tables still can be.
-                _log.warning("parity not taken", extra={"table": result.table, "error": repr(error)[:500]})
-                found.append(replace(result, reason=f"the comparison failed: {_first_line(error)}"))
+                found.append(_failed(result, error))
         return tuple(found)
 
     def references(self, keys: Sequence[ForeignKey], results: Sequence[TableCheck]) -> tuple[Reference, ...]:
@@ -328,6 +326,8 @@ class _Comparing:
                 return _blamed(replace(done, samples=samples), plan)
         except (CdcError, connection.DriverError) as error:
             return replace(result, reason=connection.unread(error), remedy="cdc check")
+        except Exception as error:
+            return _failed(result, error)
         with self.source.second_connection() as other:
             self.taken[relid] = source_rows.read_whole(self.source, other, self.taken[relid])
         taken = self.taken[relid]
@@ -436,6 +436,12 @@ def _stale(result: TableCheck, state: TableState) -> TableCheck:
     since = f" since {state.from_lsn}" if state.from_lsn else ""
     status = CheckStatus.STALE if state.state == State.STALE else CheckStatus.NOT_TAKEN
     return replace(result, status=status, reason=f"{state.state}{since}: {state.reason}", remedy=state.remedy)
+
+
+def _failed(result: TableCheck, error: Exception) -> TableCheck:
+    """Return the result of a table that could not be read. It is not proven; the other tables still can be."""
+    _log.warning("parity not taken", extra={"table": result.table, "error": repr(error)[:500]})
+    return replace(result, reason=f"the comparison failed: {_first_line(error)}")
 
 
 def _first_line(error: BaseException) -> str:
