@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,6 +93,18 @@ def _lake_of_the_test(request: pytest.FixtureRequest, new_lake: NewLake) -> Iter
         return
     with new_lake():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_other_lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail a test whose commands made the default lake: they lacked the variables, so the test proves nothing here."""
+    made = set(_default_catalogs(tmp_path_factory))
+    yield
+    assert set(_default_catalogs(tmp_path_factory)) == made
+
+
+def _default_catalogs(factory: pytest.TempPathFactory) -> Iterator[Path]:
+    return factory.getbasetemp().rglob("lake/catalog.db")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
 #: A command that writes which of its stages begins.
 _ANNOUNCING = """
 import contextlib, os, sys
@@ -29,12 +28,18 @@ run()
 """
 
 
+def scheduled() -> dict[str, str]:
+    """Give the variables that a scheduler gives a command: few, and those of the lake that the tests run on."""
+    of_lake = ("CDC_LAKE", "CDC_SPARK", "AWS_")
+    return {name: value for name, value in os.environ.items() if name in ("PATH", "HOME") or name.startswith(of_lake)}
+
+
 def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
     """Start a command in a process group of its own, as a terminal does."""
     return subprocess.Popen(
         [sys.executable, "-m", "toolkit.cli", *words],
         cwd=folder,
-        env=ENVIRONMENT | environment,
+        env=scheduled() | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -48,7 +53,7 @@ def start_until(folder: Path, *words: str, stage: str) -> tuple[subprocess.Popen
     process = subprocess.Popen(
         [sys.executable, "-c", _ANNOUNCING, *words],
         cwd=folder,
-        env=ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path), "STAGES": str(writing)},
+        env=scheduled() | {"PYTHONPATH": os.pathsep.join(sys.path), "STAGES": str(writing)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

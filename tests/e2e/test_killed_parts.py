@@ -13,7 +13,7 @@ import pytest
 
 from tests.support_processes import ends, group, start_until, succeeds
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
+pytestmark = [pytest.mark.embedded, pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
 #: Command, the stage in which a part of it is ended, and what the command line of the part has in it.
 _ENDED = (

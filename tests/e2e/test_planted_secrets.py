@@ -21,7 +21,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.support_postgres import tcp_conninfo
 from toolkit.demo.server import EmbeddedServer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
+pytestmark = [
+    pytest.mark.embedded,
+    pytest.mark.e2e,
+    pytest.mark.postgres,
+    pytest.mark.spark,
+    pytest.mark.dbt,
+    pytest.mark.wide,
+]
 
 _PLANTED = re.compile(rb"pl4nted-\w+")
 #: What a user writes; the profile of dbt repeats `[spark]` for `dbt` run by hand. Both have mode 0600.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.support_processes import scheduled
 from tests.support_terminal import on_a_terminal, screen
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
@@ -25,7 +25,7 @@ def _json_lines(folder: Path, *words: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-m", "toolkit.cli", *words, "--verbose"],
         cwd=folder,
-        env={"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]},
+        env=scheduled(),
         capture_output=True,
         text=True,
         timeout=300,
