@@ -52,6 +52,13 @@ def test_ensure_twice_keeps_one_empty_snapshot(spark: SparkSession, lake: Config
     assert reads.properties(lake.lake_access, "raw.events")["write.distribution-mode"] == "none"
 
 
+def test_ensure_gives_an_older_log_its_retries_back(spark: SparkSession, lake: Config) -> None:
+    """The first batch of earlier versions set them to 0 for good, and a compaction that met a drain failed."""
+    spark.sql("ALTER TABLE raw.events SET TBLPROPERTIES ('commit.retry.num-retries' = '0')")
+    tables.ensure(spark, lake.lake_access)
+    assert reads.properties(lake.lake_access, "raw.events")["commit.retry.num-retries"] == "5"
+
+
 def test_both_writers_see_each_other(spark: SparkSession, lake: Config) -> None:
     ledger_of(lake).append_empty(batch_record(1), [event("gap", relid=7, payload='{"reason": "rewrite"}')])
     assert {r["kind"] for r in spark.table("raw.events").collect()} == {"gap", "batch"}

@@ -45,6 +45,7 @@ PLAN_COLUMNS: Mapping[str, str] = {
 
 #: Columns whose bounds select files. No reader filters by other columns, and bounds of images would only add cost.
 _BOUNDED = ("batch_id", "generation", "commit_lsn", "end_lsn", "ordinal", "kind", "relid", "schema_id", "xid")
+_RETRIES = "commit.retry.num-retries"
 _PROPERTIES = {
     "format-version": "2",  # pyiceberg commits empty batches and cannot write format 3
     "write.format.default": "parquet",
@@ -60,7 +61,7 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     # A retry validates again. It succeeds after a compaction, and never after another batch.
-    "commit.retry.num-retries": "5",
+    _RETRIES: "5",
     "commit.retry.min-wait-ms": "50",
     "commit.retry.max-wait-ms": "1000",
     "commit.retry.total-timeout-ms": "30000",
@@ -104,6 +105,8 @@ def ensure(spark: SparkSession, access: LakeAccess) -> None:
         made = reads.snapshot_id(access, access.names.events)
         assert made is not None
         lake_catalog.force(access, access.names.events, made)
+    if reads.properties(access, names.events).get(_RETRIES) == "0":  # by the first batch of an earlier version
+        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_RETRIES}' = '{_PROPERTIES[_RETRIES]}')")
     ensure_judged(spark, access)
 
 
