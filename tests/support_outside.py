@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from toolkit.lake.published_tables import duckdb_script, published_tables, scan_published
+from toolkit.lake.storage import file_properties
 from toolkit.values.config import Config
+from toolkit.values.resources import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,12 +33,31 @@ def duck(config: Config, script: str) -> Iterator[Any]:
         }
     )
     with connection:
-        for name in ("avro", "iceberg"):
+        for name in ("avro", "httpfs", "iceberg"):
             wheel = Path(str(importlib.import_module(f"duckdb_extension_{name}").__file__)).parent
             connection.execute(f"install '{next(wheel.rglob('*.duckdb_extension'))}'")
         connection.execute("set timezone = 'UTC'")
+        if config.lake_access.warehouse.startswith("s3://"):
+            connection.execute(_secret(file_properties(config.lake_access)))
         connection.execute(script)
         yield connection
+
+
+def _secret(properties: Mapping[str, str]) -> str:
+    """Give the statement of the guide with the properties of a lake."""
+    guide = (ROOT / "docs" / "guides" / "outside.md").read_text(encoding="utf-8")
+    (statement,) = re.findall(r"^create secret .*?;$", guide, re.MULTILINE | re.DOTALL)
+    key, secret = "s3.access-key-id", "s3.secret-access-key"
+    words = {
+        "MY_KEY": properties[key] if key in properties else os.environ["AWS_ACCESS_KEY_ID"],
+        "MY_SECRET": properties[secret] if secret in properties else os.environ["AWS_SECRET_ACCESS_KEY"],
+        "eu-north-1": properties["client.region"],
+        "store.example:9000": properties["s3.endpoint"].removeprefix("http://"),
+    }
+    for word, value in words.items():
+        assert statement.count(word) == 1, word
+        statement = statement.replace(word, value)
+    return statement
 
 
 def rows_by_reader(config: Config, spark: SparkSession) -> dict[str, dict[str, tuple[list[str], Counter[str]]]]:

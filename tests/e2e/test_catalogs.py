@@ -23,7 +23,6 @@ from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import reads
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.published_tables import duckdb_script, scan_published
-from toolkit.values.locations import local_path
 from toolkit.values.modes import CatalogKind
 from toolkit.values.process_env import environment
 
@@ -74,7 +73,7 @@ def test_other_readers_get_the_published_rows(shop: Shop) -> None:
     with psycopg.connect(shop.conninfo) as conn:
         wanted = conn.execute("select * from public.item order by id").fetchall()
     config = shop.config()
-    if local_path(config.lake_access.warehouse) is not None:  # for objects, DuckDB would fetch an extension
+    if not config.lake_access.warehouse.startswith("gs://"):  # DuckDB takes no token of Google there
         with duck(config, duckdb_script(config.lake_access)) as reader:
             assert reader.sql("select id, label from published.public__item order by id").fetchall() == wanted
     found = scan_published(config.lake_access, "public.item").to_arrow().sort_by("id")
