@@ -1,9 +1,11 @@
--- One slot. The reason of an invalidation is a column in version 17 and later.
+-- One slot. `here` is the server's own name of this database; a connection pooler may have another one. The reason of an
+-- invalidation is a column in version 17 and later.
 select
   s.slot_name as name,
   s.slot_type as type,
   s.plugin,
   s.database,
+  pg_catalog.current_database() as here,
   s.active,
   s.active_pid,
   s.restart_lsn::text as restart_lsn,

@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tests import commands
 from tests.postgres.test_snapshot_log import sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
+from tests.support_network import proxy_before
+from tests.support_postgres import tcp_conninfo
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import reads
 from toolkit.ops import status_report
 from toolkit.rawlog.states import State
@@ -104,6 +108,27 @@ def test_a_lake_that_is_gone_gives_up_its_capture(first: Config, tmp_path: Path)
     with connection.connect(third.source) as conn:
         assert conn.execute("select to_regnamespace('cdc'), to_regclass('cdc.settings')").fetchone() == (None, None)
         assert conn.execute("select count(*) from pg_publication").fetchone() == (0,)
+
+
+def test_a_lake_behind_a_pooler_with_its_own_name_for_the_database_takes_nothing_from_another(
+    first: Config, pg: EmbeddedServer, tmp_path: Path
+) -> None:
+    """The slot of the first lake counted as one of another database: its settings were deleted by the second init."""
+    name = str(conninfo_to_dict(first.source.conninfo)["dbname"]).encode()
+    alias = b"a" * len(name)
+    before = [row for row in _settings(first) if row[0] == first.source.slot]
+    with proxy_before(pg.port) as pooler:
+        pooler.edit = lambda said: said.replace(b"database\0" + alias, b"database\0" + name)
+        there = f"{tcp_conninfo(pg)} port={pooler.port} dbname={alias.decode()} sslmode=disable gssencmode=disable"
+        second = _other(first, tmp_path, conninfo=there)
+        assert commands.init(second).rows == {"public.a": 0}
+        assert [row for row in _settings(first) if row[0] == first.source.slot] == before
+        sql(first, "insert into public.a values (1)")
+        assert [commands.drain(lake).changes for lake in (first, second)] == [1, 1]
+        commands.uninstall(second)
+    assert [row for row in _settings(first) if row[0] == first.source.slot] == before
+    sql(first, "insert into public.a values (2)")
+    assert commands.drain(first).changes == 1
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def drop_left_slot(source: SourceAccess, lake: Lake, conn: Connection) -> None:
 
     left = slot.read_slot(conn, source.config.slot)
     if left is not None and any(b.slot == left.name and b.tick is None for b in lake.reading().require().batches()):
-        slot.require_ours(conn, left)
+        slot.require_ours(left)
         slot.drop_slot(conn, left.name)
 
 

@@ -125,7 +125,7 @@ def _in_use(conn: Connection, claim: Claim) -> bool:
     if claim.database != database_of(conn):
         return False
     state = slot.read_slot(conn, claim.slot)
-    if state is not None and state.database == conn.info.dbname:
+    if state is not None and state.database == state.here:
         return True
     # `slot` is missing in the settings of an earlier version, which have one lake.
     row = conn.execute(

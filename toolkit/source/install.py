@@ -169,7 +169,7 @@ def uninstall(conn: Connection, source: SourceConfig, *, lock_seconds: float) ->
 
     state = slot.read_slot(conn, source.slot)
     if state is not None:
-        slot.require_ours(conn, state)
+        slot.require_ours(state)
         slot.drop_slot(conn, source.slot)
     _remove(conn, source, lock_seconds=lock_seconds)
 

@@ -175,7 +175,7 @@ def _slot(conn: Connection, source: SourceConfig) -> Iterator[Finding]:
             )
         return
     try:
-        slot.require_ours(conn, state)
+        slot.require_ours(state)
         slot.require_usable(state)
     except SlotRefused as refused:
         yield Finding(Level.ERROR, f"slot {state.name!r}", refused.found, refused.remedy, SlotError)

@@ -47,6 +47,7 @@ class SlotState:
     type: str  # logical | physical
     plugin: str | None
     database: str | None
+    here: str  # the database of the session that read it, by the server's own name
     active: bool
     active_pid: int | None
     restart_lsn: Lsn
@@ -138,12 +139,12 @@ def require_slot(conn: Connection, source: SourceConfig) -> SlotState:
             f"slot {name!r} does not exist on the source; run `cdc init`, or `cdc init --new-generation` if it was"
             " dropped after the log was started"
         )
-    require_ours(conn, state)
+    require_ours(state)
     require_usable(state)
     return state
 
 
-def require_ours(conn: Connection, state: SlotState) -> None:
+def require_ours(state: SlotState) -> None:
     """Refuse a slot that this toolkit did not create for this database.
 
     Raises:
@@ -154,10 +155,10 @@ def require_ours(conn: Connection, state: SlotState) -> None:
         raise SlotRefused(state.name, f"is a {state.type} slot, not a logical one", remedy)
     if state.plugin != PLUGIN:
         raise SlotRefused(state.name, f"belongs to plugin {state.plugin!r}, not {PLUGIN!r}", remedy)
-    if state.database != conn.info.dbname:
+    if state.database != state.here:
         raise SlotRefused(
             state.name,
-            f"belongs to database {state.database!r}, and the source is {conn.info.dbname!r}",
+            f"belongs to database {state.database!r}, and the source is {state.here!r}",
             f"{remedy}, or another dbname in [source] conninfo",
         )
 
