@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.trap_world import ROOT, World
+from toolkit.capture import copy
 from toolkit.source import ticks
 
 pytestmark = pytest.mark.postgres
@@ -133,3 +136,64 @@ def test_trap_070_and_077_a_comparison_keeps_what_the_catalog_has_lost(world: Wo
     log.drain()
     assert world.stale() == {}
     world.exact("t")
+
+
+@pytest.mark.parametrize(
+    ("change", "back"),
+    [
+        ("alter type mood rename value 'ok' to 'fine'", "alter type mood rename value 'fine' to 'ok'"),
+        ("alter type moods rename value 'x' to 'y'", "alter type moods rename value 'y' to 'x'"),
+        ("alter type pair add attribute c int", "alter type pair drop attribute c"),
+        ("alter table other add column c int", "alter table other drop column c"),
+    ],
+)
+def test_trap_078_a_type_altered_and_restored_while_its_table_is_copied(
+    world: World, monkeypatch: pytest.MonkeyPatch, change: str, back: str
+) -> None:
+    """The type was the same after the copy as at its LSN, but values were printed in between."""
+    log = world.start(
+        "create type mood as enum ('ok')", "create type moods as enum ('x')", "create type pair as (a int, b int)",
+        "create table other (id int primary key, v text)",
+        "create table t (id int primary key, p pair[], o other, m mood, n moods[])",
+        "insert into t values (1, array['(1,2)'::pair], '(1,x)', 'ok', '{x}')",
+    )  # fmt: skip
+    log.drain()
+    relid = world.relid("t")
+    compared = copy._reprinted
+
+    def restored(*given: Any) -> Any:
+        monkeypatch.setattr(copy, "_reprinted", compared)
+        world.sql(back)
+        return compared(*given)
+
+    monkeypatch.setattr(copy, "_reprinted", restored)
+    with ticks.exact_cut(log.config.capture_rules, cut_seconds=log.config.check.cut_seconds) as cut:
+        log.drain(cut=cut)
+        shown = log.select(relid)
+        world.sql(change)
+        assert log.copy(cut, ["public.t"]).left_out
+    assert log.rows(relid, cut.lsn) == shown
+
+
+def test_trap_078_a_label_renamed_while_tables_are_read_again_without_another(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = world.start(
+        "create type mood as enum ('ok')", "create type apart as enum ('x')",
+        "create table t (id int primary key, m mood)", "insert into t values (1, 'ok')",
+        "create table u (id int primary key, a apart)", "insert into u values (1, 'x')",
+    )  # fmt: skip
+    log.drain()
+    compared = copy._reprinted
+
+    def then_renamed(*given: Any) -> Any:
+        found = compared(*given)
+        if any("public.t" in reason for reason, _ in found.values()):
+            world.sql("alter type apart rename value 'x' to 'y'")
+        return found
+
+    monkeypatch.setattr(copy, "_reprinted", then_renamed)
+    with ticks.exact_cut(log.config.capture_rules, cut_seconds=log.config.check.cut_seconds) as cut:
+        log.drain(cut=cut)
+        world.sql("alter type mood rename value 'ok' to 'fine'")
+        assert log.copy(cut, ["public.t", "public.u"]).left_out.keys() == {"public.t", "public.u"}

@@ -378,8 +378,9 @@ def _copy_group(
     ]
     tasks = [Task(files.place(batch_id), last.generation, batch_id, tuple(run)) for run in _runs(items)]
     done, refused = copiers.run(tasks)
-    reprinted = _reprinted(source.config, [p for p in plans if p.table.relid not in refused], outcome.printing)
-    if reprinted:  # other tables may share their files
+    while reprinted := _reprinted(
+        source.config, [p for p in plans if p.table.relid not in refused], outcome.printing
+    ):  # other tables may share their files
         refused |= reprinted
         done, more = copiers.run([task for task in (t.without(set(refused)) for t in tasks) if task.items])
         refused |= more
