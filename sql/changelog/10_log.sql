@@ -701,12 +701,12 @@ begin
     select p.oid::regprocedure as name
     from pg_proc as p
     where p.pronamespace = 'cdc'::regnamespace
-      and p.proname = 'present_' || p.proowner
+      and p.proname ~ '^present_\d+$'
       and not exists (
         select
         from pg_trigger as t
         join pg_class as c on c.oid = t.tgrelid
-        where t.tgname like '!cdc\_%' and c.relowner = p.proowner
+        where t.tgname like '!cdc\_%' and c.relowner = p.proowner and p.proname = 'present_' || c.relowner
       )
   loop
     execute format('drop function %s', copy.name);

@@ -21,8 +21,8 @@ from (
   from pg_catalog.pg_proc as p
   join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
   where n.nspname = 'cdc'
-    and not ( -- copies of cdc.present, whose owners may not replace the body
-      p.proname = 'present_' || p.proowner
+    and not ( -- copies of cdc.present, whose owners may not replace the body; REASSIGN OWNED gives them other owners
+      p.proname ~ '^present_[0-9]+$'
       and p.prosrc = (
         select m.prosrc
         from pg_catalog.pg_proc as m

@@ -354,18 +354,27 @@ def test_trap_076_a_trigger_of_the_change_log_that_was_dropped_and_made_again(
     world.exact("t")
 
 
-def test_trap_076_a_logged_table_with_a_new_owner(world: World) -> None:
+@pytest.mark.parametrize("given", ["alter table t owner to {}", "reassign owned by former_{0} to {0}"])
+def test_trap_076_a_logged_table_with_a_new_owner(world: World, given: str) -> None:
     """Each upsert made it stale until the next `cdc init`: no function read it for the new owner."""
     world.config = world.config.model_copy(update={"table": {"public.t": TableConfig(capture=Capture.CHANGE_LOG)}})
-    log, owner = world.start(*PAIR), f"owner_of_{world.user.info.dbname}"
-    world.sql(f"create role {owner}", f"grant all on schema public to {owner}")
+    owner = f"owner_of_{world.user.info.dbname}"
+    both = f"{owner}, former_{owner}"
+    world.sql(f"create role {owner}", f"create role former_{owner}", f"grant all on schema public to {both}")
     try:
+        log = world.start(*PAIR, f"alter table t owner to former_{owner}")
+        world.sql(given.format(owner))
+        if given.startswith("reassign"):  # fires no event trigger, and left a function that no command accepted
+            log.drain()
         world.sql(
-            f"alter table t owner to {owner}",
             "insert into t values (1, 'b') on conflict (id) do update set v = excluded.v",
         )
         log.drain()
         assert world.stale() == {}
         world.exact("t")
+        install.install(log.conn, log.config.capture_rules, ddl=log.config.ddl, lock_seconds=3)
+        copies = world.user.execute("select proname from pg_proc where proname ~ '^present_[0-9]+$'").fetchall()
+        names = world.user.execute("select 'present_' || oid from pg_roles where rolname = %s", [owner]).fetchall()
+        assert copies == names
     finally:
-        world.sql(f"drop owned by {owner} cascade", f"drop role {owner}")
+        world.sql(f"drop owned by {both} cascade", f"drop role {both}")

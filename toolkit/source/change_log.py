@@ -133,11 +133,12 @@ def recheck(conn: Connection, rules: CaptureRules) -> tuple[str, ...]:
     """Restore triggers that a DETACH, a new partition or a user left missing, and return the repaired tables.
 
     The catalog comparison saw them missing before, or sees the table added afterwards: changes in between become a gap.
+    A table that REASSIGN OWNED gave to another role, which fires no event trigger, can then be read for its new owner.
     No wait for a lock lasts longer than a second; a table that is busy is left to the next drain.
     """
     if not rules.uses_change_log:
         return ()
-    whole = {row[0] for row in conn.execute("select relid::int8 from cdc.logged_tables").fetchall()}
+    whole = {row[0] for row in conn.execute(resources.load("changelog/whole")).fetchall()}
     repaired = []
     for relation in catalog.selected_relations(conn, rules):
         if relation.relid in whole or not logged(rules, relation):
