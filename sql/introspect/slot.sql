@@ -1,5 +1,5 @@
--- One slot. `here` is the server's own name of this database; a connection pooler may have another one. The reason of an
--- invalidation is a column in version 17 and later.
+-- One slot. `here` is the server's own name of this database; a connection pooler may have another one. The reason of
+-- an invalidation is a column in version 17 and later.
 select
   s.slot_name as name,
   s.slot_type as type,
