@@ -200,6 +200,20 @@ def test_another_lake_in_the_same_jvm(spark: SparkSession, lake: Config, tmp_pat
     assert spark.sql("SHOW TABLES IN current").count() == 1
 
 
+def test_another_lake_does_not_get_the_password_of_this_one(
+    spark: SparkSession, lake: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both catalogs have the same name, and a session begins with the settings that the JVM was started with."""
+    key = f"spark.sql.catalog.{lake.lake.catalog}.jdbc.password"
+    java = spark._sc._jsc.sc().conf()
+    java.set(key, "of the first lake")
+    try:
+        theirs = session.own_session(Config(root=tmp_path / "other").lake_access)
+        assert theirs.conf.get(key, None) is None
+    finally:
+        java.remove(key)
+
+
 def test_dbt_gets_the_shared_session(spark: SparkSession, lake: Config) -> None:
     """As dbt's session method makes it: with Hive support, then the profile's settings."""
     from pyspark.sql import SparkSession

@@ -334,6 +334,10 @@ def _configured(base: SparkSession, settings: dict[str, str]) -> SparkSession:
     module.applyModifiableSettings(
         fresh._jsparkSession, {key: value for key, value in settings.items() if key.startswith("spark.sql.")}
     )
+    # A new session has the settings of the JVM: password and store of the first lake, whose catalog has the same name.
+    for key in fresh.conf.getAll.keys() - settings.keys():
+        if key.startswith(f"spark.sql.catalog.{settings['spark.sql.defaultCatalog']}."):
+            fresh.conf.unset(key)
     return fresh
 
 
