@@ -195,7 +195,7 @@ def test_reports_are_copied_to_the_store_and_a_browser_gets_their_type(
         expectations.write(config.lake_access, CheckReport(None, ()))
         folder = report_copies.place(config.lake_access, "quality")
         assert set(storage.names(folder, properties)) == {
-            f"data_docs/{page}", "report.html", "parity.json", "parity.txt", "junit.xml",
+            f"data_docs/{page}", "report.html", "parity.json", "parity.txt", "junit.xml", report_copies.LIST,
         }  # fmt: skip
         assert storage.read(f"{folder}/data_docs/{page}", properties) == page.encode()
         (docs / page).unlink()

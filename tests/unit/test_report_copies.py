@@ -19,7 +19,8 @@ def _config(folder: Path, prefix: str = "", reports: str = "shared") -> Config:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    return {p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*") if p.is_file()}
+    files = (p for p in folder.rglob("*") if p.is_file() and p.name != report_copies.LIST)
+    return {p.relative_to(folder).as_posix(): p.read_text() for p in files}
 
 
 def test_each_check_replaces_the_copies_of_the_last_one(tmp_path: Path) -> None:
@@ -31,6 +32,20 @@ def test_each_check_replaces_the_copies_of_the_last_one(tmp_path: Path) -> None:
         expectations.write(config.lake_access, CheckReport(None, ()))
         assert _files(tmp_path / "shared" / "quality") == _files(expectations.directory(config.lake_access))
         (docs / page).unlink()
+
+
+def test_what_no_copy_has_written_stays(tmp_path: Path) -> None:
+    """`reports = "."` beside a dbt project in the folder `dbt` would delete that project."""
+    model, made = tmp_path / "dbt" / "models" / "mine.sql", tmp_path / "dbt" / "target"
+    for file in (model, made / "manifest.json", made / "run_results.json"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}")
+    access = _config(tmp_path, reports=".").lake_access
+    report_copies.copy(access, "dbt", made, ["manifest.json", "run_results.json"])
+    report_copies.copy(access, "dbt", made, ["manifest.json"])
+    assert _files(tmp_path / "dbt").keys() == {
+        "models/mine.sql", "target/manifest.json", "target/run_results.json", "manifest.json"
+    }  # fmt: skip
 
 
 def test_sources_do_not_replace_each_other_s_copies(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
 
 _log = logger(__name__)
+LIST = ".cdc-copied"  # names the files of the last copy
 
 
 def place(access: LakeAccess, kind: str) -> str:
@@ -28,6 +29,8 @@ def place(access: LakeAccess, kind: str) -> str:
 def copy(access: LakeAccess, kind: str, folder: Path, names: Sequence[str]) -> None:
     """Copy files of a folder in this order, then remove what else the last copy of this kind has left there.
 
+    Each copy leaves a list of its files. What no copy has written stays: the place may be a folder of the user.
+
     A copy that fails is a warning in the log: what it reports is done, and the files are in the folder.
     """
     if not access.lake.reports:
@@ -38,8 +41,11 @@ def copy(access: LakeAccess, kind: str, folder: Path, names: Sequence[str]) -> N
         for name in names:
             what = mimetypes.guess_type(name)[0] or "application/octet-stream"
             storage.publish(f"{target}/{name}", (folder / name).read_bytes(), what, properties)
-        for name in set(storage.names(target, properties)).difference(names):
+        found = set(storage.names(target, properties))
+        copied = storage.read(f"{target}/{LIST}", properties).decode().split("\n") if LIST in found else []
+        for name in found.intersection(copied).difference(names):
             storage.delete(f"{target}/{name}", properties)
+        storage.publish(f"{target}/{LIST}", "\n".join(names).encode(), "text/plain", properties)
     except OSError as error:
         reason = in_one_line(" ".join(str(error).split()))[:300]
         remedy = "correct [lake] reports, its properties or the rights of this user"
