@@ -213,8 +213,9 @@ def test_both_sides_of_azure_s_store_get_the_same_settings_by_their_own_names(
     assert own.pop("adls.account-key") == "pl4nted" and own.keys() == files.keys() | {"adls.account-name"}
     shared = {"account.name": "acme", "account.key": "pl4nted"}
     assert named == at | {f"adls.auth.shared-key.{name}": value for name, value in shared.items()}
-    named, own = given(sas_token="pl4nted")
-    assert own["adls.sas-token"] == "pl4nted" and named == at | {f"adls.sas-token.{host}": "pl4nted"}
+    for token in ("pl4nted", "?pl4nted"):  # Azure's tools give it in both ways, and Arrow appends it to the URL
+        named, own = given(sas_token=token)
+        assert own["adls.sas-token"] == "?pl4nted" and named == at | {f"adls.sas-token.{host}": "pl4nted"}
 
 
 def test_the_folder_of_the_runner_is_where_it_is_said_to_be(tmp_path: Path) -> None:

@@ -156,14 +156,27 @@ def test_the_floor_plan_lists_every_room() -> None:
 
 
 #: Used from outside the package: the public interface, a decoder by its name, the server of the demo by tests, and
-#: methods that pyiceberg calls.
+#: methods that pyiceberg and pyarrow call.
 USED_OUTSIDE = {
     "decode_rows",
     "restart",
     "_create_session",
     "_delete_old_metadata",
     "_init_thrift_transport",
+    "_initialize_azure_fs",
     "_initialize_gcs_fs",
+    "copy_file",
+    "create_dir",
+    "delete_dir",
+    "delete_dir_contents",
+    "delete_file",
+    "delete_root_dir_contents",
+    "get_file_info_selector",
+    "get_type_name",
+    "normalize_path",
+    "open_append_stream",
+    "open_input_file",
+    "open_input_stream",
 }
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pyarrow.fs import FileSystem, GcsFileSystem
-from pyiceberg.io import GCS_SERVICE_HOST, GCS_TOKEN, GCS_TOKEN_EXPIRES_AT_MS
+from pyiceberg.io import ADLS_SAS_TOKEN, GCS_SERVICE_HOST, GCS_TOKEN, GCS_TOKEN_EXPIRES_AT_MS
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.utils.datetime import millis_to_datetime
+
+from toolkit.lake.signed_store import without_signatures
 
 _PATIENCE = timedelta(
     seconds=30
@@ -24,6 +26,10 @@ class StoreFileIO(PyArrowFileIO):
         scheme, place, path = PyArrowFileIO.parse_location(location, properties)
         container, account, _ = place.partition("@")
         return scheme, place, f"{container}{path.removeprefix(place)}" if account else path
+
+    def _initialize_azure_fs(self) -> FileSystem:
+        store = super()._initialize_azure_fs()
+        return without_signatures(store) if self.properties.get(ADLS_SAS_TOKEN) else store
 
     def _initialize_gcs_fs(self) -> FileSystem:
         protocol, _, host = self.properties.get(GCS_SERVICE_HOST, "https://").partition("://")

@@ -178,7 +178,7 @@ def spark_settings(warehouse: str, properties: Mapping[str, str], environment: M
                 "adls.auth.shared-key.account.key": key,
             }
         if token is not None:
-            found[f"adls.sas-token.{account['host']}"] = token
+            found[f"adls.sas-token.{account['host']}"] = token.removeprefix("?")
         if endpoint is not None:  # this is what Iceberg takes for it
             found[f"adls.connection-string.{account['host']}"] = f"{endpoint.rstrip('/')}/{account['account']}"
     return found
@@ -200,6 +200,8 @@ def pyiceberg_settings(warehouse: str, properties: Mapping[str, str], environmen
             "adls.blob-storage-authority": f".blob.{account['cloud']}",
             "adls.dfs-storage-authority": f".dfs.{account['cloud']}",
         }
+        if _SAS in found:  # Arrow appends it to the URL as it is
+            found[_SAS] = f"?{found[_SAS].removeprefix('?')}"
         if endpoint := found.pop(store.endpoint, ""):
             protocol, _, host = endpoint.rstrip("/").partition("://")
             for service in ("blob", "dfs"):
