@@ -11,6 +11,7 @@ import yaml
 
 from toolkit.build import models
 from toolkit.lake import lake_catalog, reads, session, storage
+from toolkit.lake.any_catalog import AnyCatalog
 from toolkit.ops import maintenance
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
@@ -224,6 +225,13 @@ def test_the_folder_of_the_runner_is_where_it_is_said_to_be(tmp_path: Path) -> N
     assert named.lake_access.work_dir == tmp_path / "run"
 
 
+def test_an_error_is_readable_beside_an_empty_secret(tmp_path: Path) -> None:
+    """A variable that is not set makes one. A part of a longer secret is not shown either."""
+    secrets = ("", "abc", "abcdef")
+    catalog = AnyCatalog(Config(root=tmp_path).lake_access, "here", {}, secrets)
+    assert catalog._in_one_line(ValueError("token abcdef of abc")) == "token *** of ***"
+
+
 def test_secrets_of_a_catalog_are_known_by_their_names(tmp_path: Path) -> None:
     properties = {"token": "1", "credential": "2", "header.X-Key": "3", "s3.secret-access-key": "4", "scope": "catalog"}
     lake = {"type": "rest", "uri": "http://x", "properties": properties}
@@ -239,6 +247,15 @@ def test_secrets_of_a_catalog_are_known_by_their_names(tmp_path: Path) -> None:
 
 
 _EVENTS = "/w/raw/events"
+
+
+@pytest.mark.parametrize("root", ["/srv/C#/w", "/srv/why?/w", "s3://bucket/a;b"])
+def test_maintenance_knows_folders_by_their_whole_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str
+) -> None:
+    """Read as a URL, the path of each table ended at the same `#`, and maintenance refused the lake for ever."""
+    monkeypatch.setattr(reads, "metadata", lambda _, name: {"location": f"{root}/{name}-1"})
+    maintenance._require_own_folders(Config(root=tmp_path).lake_access, ["raw.events", "current.a"])
 
 
 @pytest.mark.parametrize(

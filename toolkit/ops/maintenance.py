@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING
-from urllib.parse import urlparse
 
 from toolkit.values import progress
 from toolkit.values.errors import LakeError
+from toolkit.values.locations import local_path
 
 if TYPE_CHECKING:
     from toolkit.lake.opened import Lake
@@ -77,8 +77,8 @@ def _require_own_folders(access: LakeAccess, tables: Sequence[str]) -> None:
 
     found = {}
     for table in tables:
-        place = urlparse(str((reads.metadata(access, table) or {}).get("location", table)))
-        found[table] = f"{place.netloc}{place.path.rstrip('/')}/"
+        place = str((reads.metadata(access, table) or {}).get("location", table))
+        found[table] = f"{local_path(place) or place.partition('://')[2].rstrip('/')}/"
     ordered = sorted(found.items(), key=lambda item: item[1])
     for (table, folder), (other, inner) in pairwise(ordered):
         if inner.startswith(folder):
