@@ -253,7 +253,7 @@ class AnyCatalog:
     def _in_one_line(self, error: Exception) -> str:
         cause = getattr(error, "orig", None) or error  # of sqlalchemy: the driver's own error
         text = " ".join(str(cause).split()) or type(cause).__name__
-        for secret in self._secrets:
+        for secret in sorted(filter(None, self._secrets), key=len, reverse=True):
             text = text.replace(secret, "***")
         return text[:300]
 
