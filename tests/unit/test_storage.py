@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import IO
 
 import pytest
 
 from tests.support_lake import FILE_TARGET
-from toolkit.lake import spark_tasks, storage, uncommitted
+from toolkit.lake import file_lists, spark_tasks, storage, uncommitted
 from toolkit.lake.files import EventsFile
 from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.values.config import Config
@@ -159,6 +161,37 @@ def test_trap_012_a_power_cut_does_not_bring_a_committed_file_back_into_the_list
     listed.write_text(after_the_cut, encoding="utf-8")
     with uncommitted.new_files(access):
         assert committed.exists()
+
+
+def test_a_run_that_begins_meanwhile_leaves_the_list_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It found the list before it was locked, and removed it: what a kill then left behind was listed nowhere."""
+    access = Config(root=tmp_path).lake_access
+    lock = fcntl.flock
+
+    def late(file: IO[str], how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        with file_lists.listed_files(access, "lists", {}):
+            pass
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with file_lists.listed_files(access, "lists", {}) as files:
+        files.add(f"{tmp_path}/a")
+        (listed,) = (tmp_path / "lake" / "lists").iterdir()
+        assert listed.read_text(encoding="utf-8") == f"{tmp_path}/a\n"
+
+
+def test_a_list_names_files_whatever_is_in_their_names(tmp_path: Path) -> None:
+    """A line of the list ends at a line feed only: `a` is another file than `a<U+2028>b`."""
+    access = Config(root=tmp_path).lake_access
+    whole, part = tmp_path / "a\u2028b", tmp_path / "a"
+    for file in (whole, part, tmp_path / "lake" / "lists" / "killed.txt"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{whole}\n", encoding="utf-8")
+    with file_lists.listed_files(access, "lists", {}):
+        assert part.exists() and not whole.exists()
 
 
 def test_the_next_run_deletes_what_the_list_of_a_killed_one_names(tmp_path: Path, table: None) -> None:

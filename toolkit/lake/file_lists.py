@@ -6,7 +6,7 @@ import fcntl
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -72,7 +72,7 @@ def listed_files(access: LakeAccess, kind: str, properties: Mapping[str, str]) -
         folder.mkdir(parents=True, exist_ok=True)
         for left in sorted(folder.glob("*.txt")):
             _delete_listed(left, properties)
-        listed = path.open("a", encoding="utf-8")
+        listed = path.with_suffix(".new").open("a", encoding="utf-8")
     except OSError as error:
         raise LakeError(
             f"deleting what a killed run left behind, as {folder} lists it: {error.strerror or error}; correct that,"
@@ -80,6 +80,7 @@ def listed_files(access: LakeAccess, kind: str, properties: Mapping[str, str]) -
         ) from None
     with listed:
         fcntl.flock(listed, fcntl.LOCK_EX)
+        path.with_suffix(".new").rename(path)  # only now, so that no other run takes it for one of a killed run
         made = ListedFiles(properties, listed)
         try:
             yield made
@@ -93,11 +94,11 @@ def listed_files(access: LakeAccess, kind: str, properties: Mapping[str, str]) -
 
 def _delete_listed(path: Path, properties: Mapping[str, str]) -> None:
     """Delete the files that a list names, and the list, unless its run still holds it."""
-    with path.open("r+", encoding="utf-8") as listed:
+    with suppress(FileNotFoundError), path.open("r+", encoding="utf-8") as listed:  # its run may have ended
         try:
             fcntl.flock(listed, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        for line in listed.read().splitlines():
+        for line in filter(None, listed.read().split("\n")):
             storage.delete(line, properties)
-        path.unlink()
+        path.unlink(missing_ok=True)
