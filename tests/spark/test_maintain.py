@@ -14,7 +14,7 @@ import pytest
 from tests import commands
 from tests.support_ledger import ledger_of
 from tests.support_spark import STUB_DECODE, StubTask, batch_record
-from toolkit.lake import check_results, reads, staging, storage
+from toolkit.lake import check_results, reads, session, staging, storage, tables
 from toolkit.lake.upkeep import Upkeep
 from toolkit.ops import diagnosis, maintenance
 from toolkit.values.config import Config
@@ -206,6 +206,13 @@ def test_folders_that_tables_could_share_are_refused(spark: SparkSession, lake: 
     setting = {f"spark.sql.catalog.{lake.lake.catalog}.unique-table-location": "false"}
     with pytest.raises(LakeError, match="unique-table-location is off"):
         commands.maintain(lake.model_copy(update={"spark": {**lake.spark, **setting}}))
+
+
+def test_a_catalog_whose_name_must_be_quoted_is_maintained(lake: Config) -> None:
+    named = lake.model_copy(update={"lake": lake.lake.model_copy(update={"catalog": "my-lake"})})
+    tables.ensure(session.own_session(named.lake_access), named.lake_access)
+    (done,) = (one for one in commands.maintain(named) if one.table == "raw.events")
+    assert done.skipped is None
 
 
 def test_without_a_log_it_says_so(lake: Config) -> None:

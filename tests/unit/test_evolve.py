@@ -94,7 +94,7 @@ def test_rows_that_mean_something_else(more: dict[str, Any]) -> None:
     assert step(_version(BASE), _version(BASE, **more)) is None
 
 
-@pytest.mark.parametrize(("prefix", "table"), [("", "lake.current.public__t"), ("eu", "lake.eu_current.public__t")])
+@pytest.mark.parametrize(("prefix", "table"), [("", "`lake`.current.public__t"), ("eu", "`lake`.eu_current.public__t")])
 def test_comments_are_those_of_the_own_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, table: str
 ) -> None:

@@ -23,7 +23,7 @@ from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.lake_types import spark_type
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import lake_columns, lake_table
+from toolkit.values.names import lake_columns, lake_table, quote_spark
 from toolkit.values.table import Column, SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def describe(access: LakeAccess, ledger: Ledger, aliases: Sequence[str]) -> None
     for version in ledger.latest_versions().values():
         alias = lake_table(version.table.schema, version.table.name)
         if alias in aliases and not version.table.dropped and any(c.comment for c in version.table.columns):
-            table = f"{access.lake.catalog}.{access.names.current}.{alias}"
+            table = f"{quote_spark(access.lake.catalog)}.{access.names.current}.{alias}"
             schema_update.describe(own_session(access), table, _comments(version.table))
 
 
@@ -228,7 +228,7 @@ def _change(
         return False  # the keys of _cdc_text are column names
     schema_update.apply(
         spark,
-        f"{access.lake.catalog}.{table}",
+        f"{quote_spark(access.lake.catalog)}.{table}",
         wanted,
         comments=_comments(after.table),
         properties={"cdc.schema-id": str(after.schema_id), "comment": after.table.comment},

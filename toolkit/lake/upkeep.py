@@ -12,6 +12,7 @@ from toolkit.lake.lake_catalog import force
 from toolkit.lake.pandas_on_demand import create_frame
 from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
+from toolkit.values.names import quote_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +61,7 @@ def maintain_table(
             deleted.
     """
     jvm: Any = spark._jvm
-    name = f"{access.lake.catalog}.{table}"
+    name = f"{quote_spark(access.lake.catalog)}.{table}"
     native = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
     actions = jvm.org.apache.iceberg.spark.actions.SparkActions.get(spark._jsparkSession)
     before = reads.metadata(access, table)
@@ -135,7 +136,7 @@ def _remove_orphans(spark: SparkSession, access: LakeAccess, table: str, folder:
     listed.selectExpr("file_path", "TIMESTAMP '1970-01-01' AS last_modified").createOrReplaceTempView(_LISTED)
     try:
         found = spark.sql(
-            f"CALL {access.lake.catalog}.system.remove_orphan_files("
+            f"CALL {quote_spark(access.lake.catalog)}.system.remove_orphan_files("
             f"table => '{table}', dry_run => true, file_list_view => '{_LISTED}')"
         ).collect()
     finally:
