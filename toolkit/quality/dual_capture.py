@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from toolkit.values.errors import UnknownTable
@@ -19,6 +20,7 @@ from toolkit.values.outcome import CheckStatus
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.opened import Lake
+    from toolkit.values.table import SchemaVersion
 
 _SHOWN = 100  # differences listed
 
@@ -99,19 +101,29 @@ def audit(lake: Lake, tables: Sequence[str] = ()) -> AuditReport:
 def windows(ledger: Ledger) -> Iterator[tuple[int, int, int | None]]:
     """Return `(relid, low, high)`: both captures were active for commits between these bounds, which are excluded.
 
-    A table that joins the slot while triggers capture it may miss open transactions, so its window begins at the next
-    baseline. Installing triggers waits for every writer, so in the other order no transaction is open.
+    They are of the newest generation, because LSNs of an earlier one may be of another history. A table that joins the
+    slot while triggers capture it may miss open transactions, so its windows begin at the next baseline. Installing
+    triggers waits for every writer, so in the other order no transaction is open.
     """
     versions = ledger.schema_versions()
-    for number, version in enumerate(versions):
-        if version.table.capture != Capture.BOTH or version.table.dropped:
-            continue
-        same = [v for v in versions if v.table.relid == version.table.relid and v.generation == version.generation]
-        before = next((v for v in versions[number - 1 :: -1] if v in same), None) if number else None
-        after = next((v for v in versions[number + 1 :] if v in same), None)
-        low: int | None = int(version.commit_lsn)
-        if before is not None and before.table.capture == Capture.CHANGE_LOG:
-            baselines = (int(b.commit_lsn) for b in ledger.baselines() if b.relid == version.table.relid)
-            low = min((b for b in baselines if b > int(version.commit_lsn)), default=None)
-        if low is not None:
-            yield version.table.relid, low, None if after is None else int(after.commit_lsn)
+    newest = max((version.generation for version in versions), default=0)
+    chains: dict[int, list[SchemaVersion]] = {}
+    for version in versions:
+        if version.generation == newest:
+            chains.setdefault(version.table.relid, []).append(version)
+    for relid, chain in chains.items():
+        copied = sorted(int(b.commit_lsn) for b in ledger.baselines() if (b.relid, b.generation) == (relid, newest))
+        before: Capture | None = None
+        joined: int | None = None  # where both captures have every change, since the table has both
+        for version, after in zip_longest(chain, chain[1:]):
+            capture = None if version.table.dropped else version.table.capture
+            at = int(version.commit_lsn)
+            if capture == Capture.BOTH:
+                if before == Capture.CHANGE_LOG:
+                    joined = next((lsn for lsn in copied if lsn > at), None)
+                elif before != Capture.BOTH:
+                    joined = at
+                low, high = joined, None if after is None else int(after.commit_lsn)
+                if low is not None and (high is None or low < high):
+                    yield relid, max(low, at), high
+            before = capture
