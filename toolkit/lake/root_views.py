@@ -78,13 +78,17 @@ def follow_published(
     exists, its view is dropped `deprecated_days` after the first check that found that.
     """
     proofs = proofs_by_name(access)
-    by_relid, last = {row["relid"]: row for row in proofs.values()}, ledger.last()
+    last = ledger.last()
+    if last is None:
+        return
+    # LSNs of an earlier generation may be higher, and are of another history.
+    by_relid = {row["relid"]: row for row in proofs.values() if generation_of(row["tag"]) == last.generation}
     newest = max((row["lsn"] for row in by_relid.values()), default=None)
-    if newest is None or last is None:
+    if newest is None:
         return
     for root in shown_roots(ledger, Lsn(newest)):
         rows = [by_relid.get(part.relid) for part in root.parts]
-        proven = [row for row in rows if row and row["lsn"] == newest and generation_of(row["tag"]) == last.generation]
+        proven = [row for row in rows if row and row["lsn"] == newest]
         if len(proven) == len(rows) and root.name not in proofs:
             _publish(access, spark, root, proven, Lsn(newest))
     there = find_roots(ledger.rules, ledger.latest_versions(), copied(ledger))
