@@ -141,6 +141,23 @@ def test_archives_that_no_jvm_has_read_for_long_are_deleted(
     assert {path.name for path in folder.iterdir()} == {"classes-recent.jsa", made.name}
 
 
+def test_what_a_killed_run_has_written_is_deleted(
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive has 180 MB. The name of an unfinished one has its process in it, so that none wrote over it."""
+    import os
+
+    program(monkeypatch, tmp_path, "open(archive, 'w')")
+    folder = tmp_path / "cache" / "cdc-toolkit"
+    folder.mkdir(parents=True)
+    for name, hours in (("left", 2), ("another", 0)):
+        (folder / f".classes-{name}.7.jsa").touch()
+        os.utime(folder / f".classes-{name}.7.jsa", (time.time() - hours * 3600,) * 2)
+    made = class_recording.make_missing(settings)
+    assert made is not None
+    assert {path.name for path in folder.iterdir()} == {".classes-another.7.jsa", made.name}
+
+
 def test_spark_starts_without_an_archive_that_this_account_cannot_reach(
     settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

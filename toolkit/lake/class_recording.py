@@ -23,6 +23,7 @@ from toolkit.values.log_setup import logger
 
 _log = logger(__name__)
 _SECONDS = 300  # what the JVM may take to write the archive as it ends
+_LEFT = 4 * _SECONDS  # seconds after which no process writes to an unfinished archive any more
 _UNUSED = 90 * 86_400  # seconds after which an archive that no JVM has read is deleted
 #: What a drain, a build and a check let Spark do.
 _TYPICAL = (
@@ -60,7 +61,10 @@ def _make(target: Path, settings: Mapping[str, str]) -> Path | None:
     target.parent.mkdir(parents=True, exist_ok=True)
     for other in target.parent.glob("classes-*.jsa"):
         if other.stat().st_atime < time.time() - _UNUSED:
-            other.unlink()
+            other.unlink(missing_ok=True)
+    for other in target.parent.glob(".classes-*.jsa"):  # a killed run may have left it
+        if other.stat().st_mtime < time.time() - _LEFT:
+            other.unlink(missing_ok=True)
     partial = target.with_name(f".{target.stem}.{os.getpid()}.jsa")
     try:
         said = _run(str(partial), {key: value for key, value in settings.items() if key.startswith("spark.jars.")})
