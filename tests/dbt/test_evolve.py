@@ -13,8 +13,9 @@ from dbt.adapters.spark import session as dbt_session
 
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Row, Source, Table, column
+from tests.dbt.test_rebuild import plain_run
 from tests.support_ledger import ledger_of
-from toolkit.build import dbt_run
+from toolkit.build import dbt_run, schema_changes
 from toolkit.lake import schema_update
 from toolkit.lake.applied import applied, behind
 from toolkit.values.errors import BuildFailed
@@ -185,6 +186,35 @@ def test_a_kill_leaves_the_old_or_the_new_table(
     assert behind(built.config.lake_access, built.spark, ledger_of(built.config), [shape]) == ("public__shop",)
     assert _actions(built.build())["current.public__shop"][0] == "merge"
     assert built.rows("current.public__shop", table.snapshot()) == _truth(source, table)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_plain_run_during_a_schema_change_keeps_its_own_position(
+    shop: tuple[Lake, Source, Table], monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """A plain `dbt run` holds no lease. Its table got the tag and the position of the DDL, with rows of later LSNs."""
+    built, source, table = shop
+    source.begin()
+    _retype(table, 4, "bigint")
+    source.schema(table)
+    source.commit()
+    ddl = source.lsn
+    _some_rows(source, table, 10)
+    built.append(source)
+    real = schema_update._describe if late else schema_changes.rows_between
+
+    def meanwhile(*args: Any, **kwargs: Any) -> Any:
+        patch.undo()
+        plain_run(built, "current__public__shop")
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((schema_update, "_describe") if late else (schema_changes, "rows_between")), meanwhile)
+        built.build()
+    assert built.rows("current.public__shop", table.snapshot()) == _truth(source, table)
+    assert _stands_somewhere_true(built, source, table) == source.lsn
+    commits = applied(built.config.lake_access, TableVersion.from_json(table.snapshot())).commits
+    assert f"g1_lsn_{Lsn(ddl).tag}" not in {tag for commit in commits for tag in commit.tags}
 
 
 class _Killed(RuntimeError):

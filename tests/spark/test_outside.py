@@ -70,7 +70,9 @@ def _publish(config: Config, lsn: int) -> None:
 
 def _evolve(spark: SparkSession, config: Config, step: Step, tag: str) -> None:
     table = f"{config.lake.catalog}.current.public__t"
-    apply(spark, table, step, comments={}, properties={}, summary={}, tag=tag, before="_cdc_text")
+    since = reads.snapshot_id(config.lake_access, "current.public__t")
+    assert since is not None
+    assert apply(spark, table, step, since=since, comments={}, properties={}, summary={}, tag=tag, before="_cdc_text")
 
 
 def test_other_readers_have_the_rows_of_the_views(lake: Config, spark: SparkSession) -> None:

@@ -52,6 +52,7 @@ class _Target:
     batch: int
     lsn: int
     schema_id: int
+    snapshot_id: int
 
 
 @can_fail(Point.EVOLVE)
@@ -159,7 +160,10 @@ def _target(access: LakeAccess, alias: str, relid: int, generation: int) -> _Tar
         if (int(properties["cdc.relid"]), int(properties["cdc.generation"])) != (relid, generation):
             return None
         return _Target(
-            int(stated["cdc.applied-batch"]), int(stated["cdc.applied-lsn"]), int(properties["cdc.schema-id"])
+            int(stated["cdc.applied-batch"]),
+            int(stated["cdc.applied-lsn"]),
+            int(properties["cdc.schema-id"]),
+            int(found["current-snapshot-id"]),
         )
     except KeyError:
         return None
@@ -187,7 +191,7 @@ def _follow(access: LakeAccess, ledger: Ledger, alias: str, chain: list[SchemaVe
             upto = Lsn(versions[0].commit_lsn) if chain[here].table.keyed else None
             break
         done = end
-    if done > here and not _change(access, spark, ledger, alias, chain[here], chain[done]):
+    if done > here and not _change(access, spark, ledger, alias, chain[here], chain[done], target.snapshot_id):
         return None
     return upto
 
@@ -216,8 +220,12 @@ def _change(
     alias: str,
     before: SchemaVersion,
     after: SchemaVersion,
+    since: int,
 ) -> bool:
-    """Commit the change from one version to another. Return false if a value kept as text prevents it."""
+    """Commit the change from one version to another.
+
+    Return false if a value kept as text prevents it, or if another process has changed the table snapshot `since`.
+    """
     from toolkit.lake import schema_update
 
     wanted = step(before.table, after.table)
@@ -226,10 +234,11 @@ def _change(
     assert last is not None
     if wanted.moves_names and schema_update.holds_text(spark, table):
         return False  # the keys of _cdc_text are column names
-    schema_update.apply(
+    done = schema_update.apply(
         spark,
         f"{quote_spark(access.lake.catalog)}.{table}",
         wanted,
+        since=since,
         comments=_comments(after.table),
         properties={"cdc.schema-id": str(after.schema_id), "comment": after.table.comment},
         summary={
@@ -240,5 +249,8 @@ def _change(
         tag=f"g{last.generation}_lsn_{Lsn(after.end_lsn).tag}",
         before=_BEFORE,
     )
+    if not done:
+        _log.warning("schema not changed: another process has changed the table", extra={"table": table})
+        return False
     _log.info("schema changed", extra={"table": table, "schema_id": after.schema_id, "lsn": str(Lsn(after.end_lsn))})
     return True

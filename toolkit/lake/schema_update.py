@@ -40,19 +40,28 @@ def apply(
     table: str,
     step: Step,
     *,
+    since: int,
     comments: Mapping[str, str | None],
     properties: Mapping[str, str | None],
     summary: Mapping[str, str],
     tag: str,
     before: str,
-) -> None:
+) -> bool:
     """Commit a step, comments by the names after it, table properties, and an empty append that a tag names.
 
     One swap of the table's metadata commits all of it, so a reader sees the old table or the new one. The append gives
     the tag the new names, and its summary holds the position. New columns are placed before the column `before`.
+
+    Return false, and commit nothing, if `since` is not the current table snapshot: another process has changed the
+    table, and the position is not that of its rows.
     """
+    from py4j.protocol import Py4JJavaError
+
     loaded = _load(spark, table)
     transaction = loaded.newTransaction()
+    found = transaction.table().currentSnapshot()
+    if found is None or found.snapshotId() != since:
+        return False
     # Two updates of the schema are needed, because a column may take a name that another column has just lost.
     update = transaction.updateSchema()
     for name in step.drops:
@@ -83,7 +92,13 @@ def apply(
     snapshot = transaction.table().currentSnapshot().snapshotId()
     (refs.replaceTag if loaded.refs().containsKey(tag) else refs.createTag)(tag, snapshot)
     refs.commit()
-    transaction.commitTransaction()
+    try:
+        transaction.commitTransaction()
+    except Py4JJavaError as error:  # Iceberg repeats no update of a schema on newer metadata
+        if "CommitFailedException" in str(error.java_exception.toString()).partition("\n")[0]:
+            return False
+        raise
+    return True
 
 
 def describe(spark: SparkSession, table: str, comments: Mapping[str, str | None]) -> None:
