@@ -85,7 +85,7 @@ def test_a_repair_takes_one_scope_of_one_table(tmp_path: Path) -> None:
     _refused(_cdc(tmp_path, "repair", "--columns", "a"), 2, "exactly one table")
     _refused(_cdc(tmp_path, "repair", "public.t", "--rows", '{"id": "1"}', "--differing"), 2, "exclude each other")
     _refused(_cdc(tmp_path, "repair", "--differing"), 2, "exactly one table")
-    _refused(_cdc(tmp_path, "repair", "public.t", "--differing"), 2, "public.t", "cdc check public.t")
+    _refused(_cdc(tmp_path, "repair", "public.t", "--differing"), 2, "public.t", "no captured table has that name")
     for text, word in (
         ("id=1", "no JSON"),
         ("[]", "expected"),

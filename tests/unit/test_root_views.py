@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.lake import root_views
+from toolkit.lake import reads, root_views
 from toolkit.values.lsn import Lsn
 
 pytestmark = pytest.mark.unit
@@ -33,7 +33,7 @@ def test_a_proof_of_an_earlier_generation_does_not_hold_a_root_view_back(monkeyp
     monkeypatch.setattr(root_views, "shown_roots", roots)
     monkeypatch.setattr(root_views, "find_roots", lambda *_: ())
     monkeypatch.setattr(root_views, "copied", lambda _: set())
-    monkeypatch.setattr(root_views.reads, "tables", lambda *_: ())
+    monkeypatch.setattr(reads, "tables", lambda *_: ())
     monkeypatch.setattr(
         root_views, "_publish", lambda _a, _s, _r, proven, lsn: shown.append((lsn, [row["relid"] for row in proven]))
     )

@@ -24,8 +24,17 @@ class _KeysType(click.ParamType[Keys]):
     name = "json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Keys:
+        def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            names = [name for name, _ in pairs]
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:  # JSON would take the last value
+                self.fail(
+                    f"{value!r} names the column {twice!r} twice; name each row in an object of its own", param, ctx
+                )
+            return dict(pairs)
+
         try:
-            found = json.loads(value)
+            found = json.loads(value, object_pairs_hook=once)
             json.dumps(found, ensure_ascii=False).encode()  # half a character is none
         except ValueError as error:
             self.fail(f"{value!r} is no JSON: {error}", param, ctx)
@@ -229,7 +238,7 @@ def repair(
     scope = copy.Scope(
         tuple(c.strip() for c in columns.split(",")) if columns else (),
         partition,
-        differing_rows.keys(opened.config.lake_access, tables[0]) if differing else rows,
+        differing_rows.keys(opened.lake, tables[0]) if differing else rows,
     )
     done = opened.repair(*tables, scope=scope)
     ctx.show(done)

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 from toolkit.lake import check_results
 from toolkit.quality.report import Row
 from toolkit.quality.row_classes import Every
-from toolkit.values.errors import ConfigError
+from toolkit.values.errors import ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import command
+from toolkit.values.names import command, nearest
 from toolkit.values.outcome import CheckStatus, RowClass
 from toolkit.values.row_line import Comparison
 
 if TYPE_CHECKING:
     from pyiceberg.table import Transaction
 
+    from toolkit.lake.opened import Lake
     from toolkit.values.lake_access import LakeAccess
 
 #: Largest number of rows that are repaired by key. With more, copying the whole table is as fast.
@@ -30,16 +31,23 @@ FEW = 10_000
 _HELD, _HELD_CHARACTERS = 50_000, 32 << 20
 
 
-def keys(access: LakeAccess, table: str) -> tuple[dict[str, str], ...]:
+def keys(lake: Lake, table: str) -> tuple[dict[str, str], ...]:
     """Return the keys of the rows that the last check of a table found to differ, as texts by column name. No JVM.
 
     Raises:
+        UnknownTable: no table has that name.
         ConfigError: the check found none or more than `FEW`, or the table has no key.
     """
     from toolkit.lake.scans import scan
     from toolkit.quality import published
+    from toolkit.rawlog.states import live_tables
 
-    row = next((row for row in published.proofs(access).values() if row["table"] == table), None)
+    access = lake.access
+    # A table that was renamed or made again since has the name in the row of another check.
+    relids = {t.identifier: t.relid for t in live_tables(lake.ledger)}
+    if table not in relids:
+        raise UnknownTable(f"repairing {table}: no captured table has that name; {nearest(table, relids)}")
+    row = published.proofs(access).get(relids[table])
     what = f"repairing what differs of {table}"
     if row is None or row["status"] != CheckStatus.DIFFERENT:
         found = "no check has compared it yet" if row is None else f"its last check says {row['status']}"
