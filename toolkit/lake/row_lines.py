@@ -203,8 +203,10 @@ def lines(spark: SparkSession, side: Side, wanted: Collection[int]) -> Iterator[
         yield bytes(line)
 
 
-def lines_of_keys(spark: SparkSession, side: Side, keys: Sequence[Sequence[str]]) -> Iterator[bytes]:
-    """Return the lines of the rows with these keys, which are PostgreSQL text."""
+def lines_of_keys(
+    spark: SparkSession, side: Side, keys: Sequence[Sequence[str]], *, long: bool = False
+) -> Iterator[bytes]:
+    """Return the lines of the rows with these keys, which are PostgreSQL text; `long` ones one partition at a time."""
     texts = current_fields(side.plan)
     names = [f"_cdc_k{n}" for n in range(len(side.plan.key))]
     wanted = create_frame(spark, [tuple(key) for key in keys], ", ".join(f"{n} string" for n in names))
@@ -215,7 +217,8 @@ def lines_of_keys(spark: SparkSession, side: Side, keys: Sequence[Sequence[str]]
             f"(SELECT * FROM (SELECT * FROM {side.relation} WHERE {key_ranges_sql(side.plan, keys)})"
             f" LEFT SEMI JOIN cdc_parity_keys ON {same})"
         )
-        rows = query(spark, lines_sql(side.plan, found)).collect()
+        lines = query(spark, lines_sql(side.plan, found))
+        rows = lines.toLocalIterator() if long else lines.collect()
     finally:
         spark.catalog.dropTempView("cdc_parity_keys")
     return (bytes(line) for (line,) in rows)

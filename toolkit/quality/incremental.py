@@ -10,13 +10,14 @@ whole. For everything else, a full comparison becomes due by age, and the report
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.quality.report import TableCheck
-from toolkit.quality.row_classes import Every, classify
+from toolkit.quality.row_classes import Every, Kept, classify
 from toolkit.values.lsn import Lsn
 from toolkit.values.outcome import CheckStatus, ProofKind
 from toolkit.values.row_line import fields
@@ -98,13 +99,17 @@ def compared(
     check: CheckConfig,
     spark: SparkSession,
     side: Side,
-    source: Sequence[bytes],
+    source: Iterable[bytes],
     keys: Sequence[tuple[str, ...]],
     proof: Proof,
     result: TableCheck,
     every: Every | None = None,
+    directory: Path | None = None,
 ) -> TableCheck:
-    """Compare the rows with these keys; `source` has the source's lines, which `rows` counts."""
+    """Compare the rows with these keys; `source` has the source's lines, which `rows` counts.
+
+    Lines that do not fit in memory are spooled in `directory`.
+    """
     from toolkit.lake import row_lines
 
     result = replace(result, snapshot_id=side.snapshot_id, full_lsn=proof.full_lsn, full_at=proof.full_at)
@@ -119,18 +124,21 @@ def compared(
     sent = set() if plan.natives.keys() >= set(plan.key) else {_key(line, side) for line in source}
     found = classify(
         source,
-        row_lines.lines_of_keys(spark, side, [*keys, *sorted(sent.difference(keys))]),
+        row_lines.lines_of_keys(
+            spark, side, [*keys, *sorted(sent.difference(keys))], long=isinstance(source, Kept) and source.long
+        ),
         columns=[c.name for c in plan.columns],
         key=plan.key,
         samples=check.samples,
         natives=plan.natives,
+        directory=directory,
         every=every,
     )
     alike = not (found.modified or found.added or found.removed)
     return replace(
         result,
         status=CheckStatus.IDENTICAL if alike else CheckStatus.DIFFERENT,
-        rows=len(source),
+        rows=found.identical + found.modified + found.removed,
         identical=found.identical,
         modified=found.modified,
         added=found.added,

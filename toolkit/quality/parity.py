@@ -8,15 +8,16 @@ identical, different, stale, or not taken.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from toolkit.quality import source_rows
 from toolkit.quality.cut import Drain, open_cut
 from toolkit.quality.report import CheckReport, Classes, Reference, Sample, TableCheck, noted
-from toolkit.quality.row_classes import classify
+from toolkit.quality.row_classes import Kept, classify
 from toolkit.rawlog.states import State
 from toolkit.values import progress
 from toolkit.values.errors import CdcError
@@ -303,6 +304,7 @@ class _Comparing:
         """Compare the keys that the log touched. None if the whole table was read instead."""
         from toolkit.quality import incremental
         from toolkit.source import connection
+        from toolkit.source.spooling import spool_directory
 
         relid = side.plan.table.relid
         result, proof = self._named(side.plan.table), self.taken[relid].proof
@@ -311,17 +313,12 @@ class _Comparing:
             keys = self._keys(side, proof)
             if keys is not None:
                 plan = self.taken[relid].plan
-                ours: list[bytes] = []
-                if keys:
-                    with (
-                        self.source.second_connection() as other,
-                        source_rows.lines(self.source.conn, other, plan, keys, others=self.source.others) as read,
-                    ):
-                        ours = [line for block in read for line in block]
-                done = incremental.compared(
-                    self.check, self.spark, side, ours, keys, proof, result,
-                    every=None if self.rows is None else self.rows.of(plan, self.lsn),
-                )  # fmt: skip
+                with spool_directory(self.source.access.spool_dir) if keys else nullcontext() as directory:
+                    ours = self._touched(plan, keys, directory) if directory is not None else ()
+                    done = incremental.compared(
+                        self.check, self.spark, side, ours, keys, proof, result, directory=directory,
+                        every=None if self.rows is None else self.rows.of(plan, self.lsn),
+                    )  # fmt: skip
                 samples = self._explained(side, done.samples)
                 return _blamed(replace(done, samples=samples), plan)
         except (CdcError, connection.DriverError) as error:
@@ -332,6 +329,14 @@ class _Comparing:
             self.taken[relid] = source_rows.read_whole(self.source, other, self.taken[relid])
         taken = self.taken[relid]
         return None if taken.figures is not None else replace(result, reason=taken.reason, remedy="cdc check")
+
+    def _touched(self, plan: Comparison, keys: Sequence[tuple[str, ...]], directory: Path) -> Kept:
+        """Read the source's lines of the rows with these keys."""
+        with (
+            self.source.second_connection() as other,
+            source_rows.lines(self.source.conn, other, plan, keys, others=self.source.others) as blocks,
+        ):
+            return Kept((line for block in blocks for line in block), directory / "touched.lines")
 
     def _lake_figures(self, sides: Sequence[Side]) -> dict[int, Figures | Exception]:
         """Return the lake's figures by relid. If the job for all tables fails, each table gets a job of its own."""

@@ -59,6 +59,31 @@ def classify(
     return found.classes()
 
 
+class Kept:
+    """Lines that can be read more than once. Those that do not fit in memory are in a file."""
+
+    def __init__(self, lines: Iterable[bytes], path: Path) -> None:
+        self._first, rest = _begun(lines, 0)
+        self._path = None if rest is None else path
+        if rest is not None:
+            with path.open("wb") as sink:
+                for line in rest:
+                    sink.write(len(line).to_bytes(_SIZE, "big") + line)
+
+    @property
+    def long(self) -> bool:
+        """Return whether the lines do not fit in memory."""
+        return self._path is not None
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Return the lines in their order."""
+        yield from self._first
+        if self._path is not None:
+            with self._path.open("rb") as kept:
+                while size := kept.read(_SIZE):
+                    yield kept.read(int.from_bytes(size, "big"))
+
+
 def _begun(lines: Iterable[bytes], expected: int) -> tuple[list[bytes], Iterable[bytes] | None]:
     """Take lines while they fit in memory. Return them and all others; None instead if these are all."""
     rest, size = iter(lines), 0
