@@ -490,7 +490,11 @@ cross join lateral (
         'type_oid', a.atttypid::int8,
         'type', format_type(a.atttypid, a.atttypmod),
         'typmod', a.atttypmod,
-        'not_null', a.attnotnull,
+        'not_null', a.attnotnull and coalesce(( -- from PostgreSQL 18 on also set by a constraint that is NOT VALID
+          select n.convalidated
+          from pg_constraint as n
+          where n.conrelid = a.attrelid and n.contype = 'n' and n.conkey = array[a.attnum]
+        ), true),
         'default', pg_get_expr(d.adbin, d.adrelid),
         'generated', a.attgenerated::text,
         'identity', a.attidentity::text,
