@@ -77,9 +77,8 @@ def of_runs(runs: Iterable[LastRun]) -> Iterator[Alert]:
     for run in runs:
         if run.exit_code:
             found = f"ended with exit code {run.exit_code} at {run.at}: {run.problem or 'no reason was given'}"
-            yield Alert(
-                f"the last {run.command}", found, f"correct that, then run `{command(run.command)}` or `cdc run`"
-            )
+            again = " or ".join(f"`{command(name)}`" for name in dict.fromkeys((run.command, "run")))
+            yield Alert(f"the last {run.command}", found, f"correct that, then run {again}")
 
 
 def of_lease(notify: NotifyConfig, holder: Holder | None) -> Iterator[Alert]:
