@@ -46,6 +46,7 @@ def duck(config: Config, script: str) -> Iterator[Any]:
 def _secret(properties: Mapping[str, str]) -> str:
     """Give the statement of the guide with the properties of a lake."""
     guide = (ROOT / "docs" / "guides" / "outside.md").read_text(encoding="utf-8")
+    statement: str
     (statement,) = re.findall(r"^create secret .*?;$", guide, re.MULTILINE | re.DOTALL)
     key, secret = "s3.access-key-id", "s3.secret-access-key"
     words = {

@@ -263,12 +263,11 @@ begin
       else '{}'
     end
     || case
-      when exists ( -- an array, or a domain over one, whose elements are not separated by commas
-        select
-        from pg_type as y
-        join pg_type as e on e.oid = y.typelem
-        where y.oid = coalesce(b.base, t.oid) and y.typlen = -1 and e.typdelim <> ','
-      ) then '{"type_kind": "a"}'::jsonb
+      when ( -- an array, or a domain over one, whose elements are not separated by commas
+        select e.typdelim
+        from pg_type as e
+        where e.oid = (select y.typelem from pg_type as y where y.oid = coalesce(b.base, t.oid) and y.typlen = -1)
+      ) <> ',' then '{"type_kind": "a"}'::jsonb
       else '{}'
     end
     from pg_type as t

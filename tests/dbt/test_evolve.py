@@ -17,7 +17,7 @@ from tests.dbt.test_rebuild import plain_run
 from tests.support_ledger import ledger_of
 from toolkit.build import dbt_run, schema_changes
 from toolkit.lake import schema_update
-from toolkit.lake.applied import applied, behind
+from toolkit.lake.applied import applied, behind, rows_between
 from toolkit.values.errors import BuildFailed
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import TableVersion
@@ -200,7 +200,7 @@ def test_a_plain_run_during_a_schema_change_keeps_its_own_position(
     source.commit()
     _some_rows(source, table, 10)
     built.append(source)
-    real = schema_update._describe if late else schema_changes.rows_between
+    real = schema_update._describe if late else rows_between
 
     def meanwhile(*args: Any, **kwargs: Any) -> Any:
         patch.undo()
