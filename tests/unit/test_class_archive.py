@@ -125,37 +125,26 @@ def test_an_interruption_ends_the_program(
     assert not list((tmp_path / "cache" / "cdc-toolkit").iterdir())
 
 
-def test_archives_that_no_jvm_has_read_for_long_are_deleted(
-    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("form", "old", "recent"),
+    [("classes-{}.jsa", 91 * 86_400, 89 * 86_400), (".classes-{}.7.jsa", 7_200, 0)],
+    ids=["that no JVM has read for long", "that a killed run has left unfinished"],
+)
+def test_archives_are_deleted(
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, old: int, recent: int
 ) -> None:
+    """An archive has 180 MB. The name of an unfinished one has its process in it, so no other run writes over it."""
     import os
 
     program(monkeypatch, tmp_path, "open(archive, 'w')")
     folder = tmp_path / "cache" / "cdc-toolkit"
     folder.mkdir(parents=True)
-    for name, days in (("old", 91), ("recent", 89)):
-        (folder / f"classes-{name}.jsa").touch()
-        os.utime(folder / f"classes-{name}.jsa", (time.time() - days * 86_400,) * 2)
+    for name, seconds in (("old", old), ("recent", recent)):
+        (folder / form.format(name)).touch()
+        os.utime(folder / form.format(name), (time.time() - seconds,) * 2)
     made = class_recording.make_missing(settings)
     assert made is not None
-    assert {path.name for path in folder.iterdir()} == {"classes-recent.jsa", made.name}
-
-
-def test_what_a_killed_run_has_written_is_deleted(
-    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An archive has 180 MB. The name of an unfinished one has its process in it, so that none wrote over it."""
-    import os
-
-    program(monkeypatch, tmp_path, "open(archive, 'w')")
-    folder = tmp_path / "cache" / "cdc-toolkit"
-    folder.mkdir(parents=True)
-    for name, hours in (("left", 2), ("another", 0)):
-        (folder / f".classes-{name}.7.jsa").touch()
-        os.utime(folder / f".classes-{name}.7.jsa", (time.time() - hours * 3600,) * 2)
-    made = class_recording.make_missing(settings)
-    assert made is not None
-    assert {path.name for path in folder.iterdir()} == {".classes-another.7.jsa", made.name}
+    assert {path.name for path in folder.iterdir()} == {form.format("recent"), made.name}
 
 
 def test_spark_starts_without_an_archive_that_this_account_cannot_reach(
