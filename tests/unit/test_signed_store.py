@@ -87,6 +87,14 @@ def test_files_are_written_read_listed_and_deleted_as_before(tmp_path: Path) -> 
         store.open_input_file(place)
 
 
+def test_a_store_is_not_emptied_as_a_whole(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    store = without_signatures(pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem()))
+    with pytest.raises(PermissionError, match="delete its folders by name"):
+        store.delete_dir_contents("", accept_root_dir=True)
+    assert (tmp_path / "a").exists()
+
+
 def test_a_store_without_a_signature_is_asked_directly() -> None:
     io = StoreFileIO({"adls.account-name": "acct", "adls.account-key": "a2V5"})
     assert isinstance(io.fs_by_scheme("abfss", "lake@acct"), pafs.AzureFileSystem)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from toolkit.decode.layout import Layouts, logged_layout, logs
 from toolkit.decode.planned import PlanContext
 from toolkit.values.table import SchemaVersion
 
 
-class PlanState:
+class PlanState(ABC):
     """Schema versions and layouts as read so far."""
 
     def __init__(self, context: PlanContext) -> None:
@@ -21,9 +23,9 @@ class PlanState:
         self.logs: set[int] = set()  # relids of the change log's parts
         self.images = [logged_layout(-1, v) for v in self.versions.values() if logs(v.table)]
 
+    @abstractmethod
     def has_rows(self, relid: int, first: int, stop: int) -> bool:
         """Return whether messages [first, stop) have a row of the table, or may have one."""
-        raise NotImplementedError
 
     def next_relation(self, relid: int, index: int) -> int:
         """Return the message index of the next RELATION of a table after `index`, or of the end."""

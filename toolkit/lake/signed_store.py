@@ -100,7 +100,7 @@ class _Store(FileSystemHandler):  # type: ignore[misc]
             self._store.delete_dir_contents(path, missing_dir_ok=missing_dir_ok)
 
     def delete_root_dir_contents(self) -> None:
-        raise NotImplementedError
+        raise PermissionError("a store is not emptied as a whole: delete its folders by name")
 
     def delete_file(self, path: str) -> None:
         with _unsigned():
