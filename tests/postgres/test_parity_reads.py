@@ -96,6 +96,39 @@ def test_labels_renamed_after_the_snapshot_are_refused(source: Config) -> None:
                 read(renamed)
 
 
+@pytest.mark.parametrize(
+    ("there", "back"),
+    [
+        ("type public.mood rename value 'ill' to 'sick'", "type public.mood rename value 'sick' to 'ill'"),
+        ("type public.pair add attribute three int", "type public.pair drop attribute three"),
+    ],
+)
+def test_a_type_that_is_altered_and_restored_while_a_check_reads_is_no_difference(
+    source: Config, there: str, back: str
+) -> None:
+    with connect(source.source) as conn, connect(source.source) as other, connect(source.source) as writer:
+        writer.execute("create type public.mood as enum ('well', 'ill')")
+        writer.execute("create type public.pair as (one int, two int)")
+        writer.execute("create table public.felt (id int primary key, mood public.mood, pairs public.pair[])")
+        writer.execute("""insert into public.felt values (1, 'ill', '{"(1,2)"}')""")
+        install.install(writer, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+        (relid,) = other.execute("select 'public.felt'::regclass::oid::int8").fetchone() or ()
+        plan = comparison(TableVersion.from_json(json.loads(catalog.snapshots_of(other, [relid])[relid])), 1)
+        with row_lines.inside_snapshot(conn, None, seconds=5):
+            conn.execute("select 1")
+            found = []
+            with (
+                pytest.raises(row_lines.TableMoved, match="altered while it was read"),
+                source_rows.lines(conn, other, plan) as blocks,
+            ):
+                writer.execute(f"alter {there}".encode())
+                found += [fields(one, plan.natives) for block in blocks for one in block]
+                writer.execute(f"alter {back}".encode())
+            assert found != [("1", "ill", '{"(1,2)"}')]
+            with source_rows.lines(conn, other, plan) as blocks:
+                assert [fields(one, plan.natives) for block in blocks for one in block] == [("1", "ill", '{"(1,2)"}')]
+
+
 class _Beside:
     """Opens sessions for `parity.lines`, and knows them afterwards."""
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from toolkit.source.row_lines import Others
     from toolkit.values.config import CheckConfig
 
+#: The lowest OID of a type that is not one of PostgreSQL's own.
+_FIRST_OWN = 16384
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:
@@ -88,18 +91,22 @@ def lines(
     """Read `toolkit.source.row_lines.lines` in the snapshot of `conn`; `other` then reads the current table version.
 
     A snapshot does not cover the catalogs by which values are printed. A renamed enum label shows in every row,
-    including old ones. So the table must still match `plan` after everything is read.
+    including old ones. So the table must still match `plan` after everything is read, and what its values are printed
+    by must be the same: a label may have been renamed and renamed back meanwhile.
 
     Raises:
         TableMoved: the rows of the snapshot, or their texts at that time, can no longer be read.
     """
     from toolkit.source import catalog, row_lines
 
+    table = plan.table
+    own_types = any(c.type_oid >= _FIRST_OWN for c in plan.columns)
+    then = catalog.printing(other, [table.relid]) if own_types else set()
     with row_lines.lines(conn, plan, keys=keys, others=others) as blocks:
         yield blocks
-    table = plan.table
     now = catalog.snapshots_of(other, [table.relid]).get(table.relid)
-    if now is None or not alike(plan, comparison(TableVersion.from_json(json.loads(now)), plan.buckets)):
+    same = now is not None and alike(plan, comparison(TableVersion.from_json(json.loads(now)), plan.buckets))
+    if not same or (own_types and then - catalog.printing(other, [table.relid])):
         raise row_lines.TableMoved(f"{table.identifier} was altered while it was read")
 
 
