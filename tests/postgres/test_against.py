@@ -13,9 +13,11 @@ from tests.support_postgres import fresh_database, replayed, standby_of
 from toolkit.demo.server import EmbeddedServer
 from toolkit.quality.report import TableCheck
 from toolkit.quality.second_server import _doubt
+from toolkit.source import bare_server
 from toolkit.source.bare_server import Position
-from toolkit.values.config import Config, SourceConfig
-from toolkit.values.errors import UnknownTable
+from toolkit.source.connection import Connection
+from toolkit.values.config import CheckConfig, Config, SourceConfig
+from toolkit.values.errors import SourceUnavailable, UnknownTable
 from toolkit.values.lsn import Lsn
 
 pytestmark = pytest.mark.postgres
@@ -134,6 +136,48 @@ def test_a_server_that_moves_is_not_called_different(
     assert "moved while it was read: at transaction" in (found["public.item"].reason or "")
 
 
+def test_a_row_committed_after_the_snapshot_is_not_in_the_lsn_of_the_report(
+    source: Config, copy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report named the position after the snapshot: identical at an LSN at which the source had one row more."""
+    _run(source.source.conninfo, *SCHEMA)
+    committed = ""
+    asked = 0
+    real = bare_server.position
+
+    def meanwhile(conn: Connection) -> Position:
+        nonlocal asked, committed
+        asked += 1
+        if asked == 2:
+            conn.execute("select 1")  # a snapshot is taken now, if it was not before
+            _run(source.source.conninfo, "insert into public.item values (1000, 'late', 1, 'y')")
+            committed = _one(source.source.conninfo, "select pg_current_wal_insert_lsn()")
+        return real(conn)
+
+    monkeypatch.setattr(bare_server, "position", meanwhile)
+    report = commands.against(source, copy, ["item"])
+    (item,) = report.tables
+    assert report.lsn is not None
+    has_it = report.lsn >= Lsn.parse(committed)
+    assert (item.status, item.removed) == (("different", 1) if has_it else ("identical", 0))
+
+
+def test_a_source_that_never_stands_still_has_no_exact_lsn(
+    source: Config, copy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _run(source.source.conninfo, *SCHEMA)
+    real = bare_server.position
+
+    def moving(conn: Connection) -> Position:
+        _run(source.source.conninfo, "create temp table t ()")
+        return real(conn)
+
+    monkeypatch.setattr(bare_server, "position", moving)
+    busy = source.model_copy(update={"check": CheckConfig(cut_seconds=0.5)})
+    with pytest.raises(SourceUnavailable, match=r"no snapshot of the source at an exact LSN in 0\.5 s: .*; pause its"):
+        commands.against(busy, copy)
+
+
 @pytest.mark.wide
 def test_trap_027_what_a_paused_replica_lacks_is_no_difference() -> None:
     with EmbeddedServer() as primary, standby_of(primary) as standby:
@@ -166,13 +210,13 @@ def test_servers_that_follow_each_other_are_compared_at_one_lsn() -> None:
     def at(lsn: int, *, follows: bool = False, cluster: str = "1", xid: str = "7") -> Position:
         return Position(cluster, follows, Lsn(lsn), xid)
 
-    assert _doubt([at(8), at(8)], [at(8, follows=True), at(8, follows=True)]) is None
-    # It replayed on, or the source wrote: before or behind the snapshot.
-    for seen, found in (((8, 8), (8, 9)), ((8, 8), (9, 9)), ((7, 8), (8, 8)), ((8, 8), (7, 7))):
-        doubt = _doubt([at(n) for n in seen], [at(n, follows=True) for n in found])
+    assert _doubt(at(8), [at(8, follows=True), at(8, follows=True)]) is None
+    # It replayed on, or the source had written.
+    for found in ((8, 9), (9, 9), (7, 7)):
+        doubt = _doubt(at(8), [at(n, follows=True) for n in found])
         assert doubt is not None
         assert "the other server follows the source" in doubt[0]
     # A promoted copy, or another cluster, only has to stand still.
-    assert _doubt([at(8), at(8)], [at(5), at(6)]) is None
-    assert _doubt([at(8), at(9)], [at(5, cluster="2", follows=True), at(5, cluster="2", follows=True)]) is None
-    assert _doubt([at(8), at(8)], [at(5), at(5, xid="8")]) is not None
+    assert _doubt(at(8), [at(5), at(6)]) is None
+    assert _doubt(at(9), [at(5, cluster="2", follows=True), at(5, cluster="2", follows=True)]) is None
+    assert _doubt(at(8), [at(5), at(5, xid="8")]) is not None

@@ -35,7 +35,7 @@ def against(source: SourceAccess, check: CheckConfig, conninfo: str, tables: Seq
 
     Raises:
         UnknownTable: the source has no such table.
-        SourceUnavailable: one of the servers cannot be reached.
+        SourceUnavailable: one of the servers cannot be reached, or the source never stood still for a snapshot.
     """
     from toolkit.source import bare_server, catalog, connection, row_lines
 
@@ -43,9 +43,7 @@ def against(source: SourceAccess, check: CheckConfig, conninfo: str, tables: Seq
     with ExitStack() as stack:
         asked = stack.enter_context(connection.connect(source.config))
         watched = stack.enter_context(connection.connect(there.config))
-        seen = [bare_server.position(asked)]
-        ours = stack.enter_context(row_lines.own_snapshot(source.config, cut_seconds=check.cut_seconds))
-        seen.append(bare_server.position(asked))
+        ours, at = stack.enter_context(bare_server.snapshot_at(source.config, asked, seconds=check.cut_seconds))
         found = [bare_server.position(watched)]
         theirs = stack.enter_context(row_lines.own_snapshot(there.config, cut_seconds=there.cut_seconds))
         mine, other = bare_server.tables(ours), bare_server.tables(theirs)
@@ -55,8 +53,8 @@ def against(source: SourceAccess, check: CheckConfig, conninfo: str, tables: Seq
         ]
         notes = catalog.inherited(ours)
         found.append(bare_server.position(watched))
-    results = [replace(r, full_lsn=seen[-1].lsn) if r.full_at is not None else r for r in results]
-    doubt = _doubt(seen, found)
+    results = [replace(r, full_lsn=at.lsn) if r.full_at is not None else r for r in results]
+    doubt = _doubt(at, found)
     if doubt is not None:
         reason, remedy = doubt
         results = [
@@ -65,14 +63,17 @@ def against(source: SourceAccess, check: CheckConfig, conninfo: str, tables: Seq
             else r
             for r in results
         ]
-    return CheckReport(seen[-1].lsn, noted(sorted(results, key=lambda t: t.table), notes))
+    return CheckReport(at.lsn, noted(sorted(results, key=lambda t: t.table), notes))
 
 
-def _doubt(seen: Sequence[Position], found: Sequence[Position]) -> tuple[str, str] | None:
-    """Return why a difference may not be real, by the positions around the snapshots, and the remedy."""
-    one, two = seen[-1], found[-1]
+def _doubt(one: Position, found: Sequence[Position]) -> tuple[str, str] | None:
+    """Return why a difference may not be real, and the remedy.
+
+    `one` is the position of the source's snapshot, `found` those around the snapshot of the other server.
+    """
+    two = found[-1]
     if one.cluster == two.cluster and (one.follows or two.follows):
-        if len({p.lsn for p in (*seen, *found)}) == 1:
+        if {p.lsn for p in found} == {one.lsn}:
             return None
         replica, primary = ("the other server", "the source") if two.follows else ("the source", "the other server")
         return (

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from toolkit.source.connection import Connection
+from toolkit.source.connection import Connection, connect
+from toolkit.source.row_lines import inside_snapshot
 from toolkit.values import resources
+from toolkit.values.capture_rules import SourceConfig
+from toolkit.values.errors import SourceUnavailable
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import TableVersion
 
@@ -28,6 +34,31 @@ def position(conn: Connection) -> Position:
     """Read the current position."""
     cluster, follows, lsn, xid = conn.execute(resources.load("parity/position").encode()).fetchall()[0]
     return Position(cluster, follows, Lsn.parse(lsn), xid)
+
+
+@contextmanager
+def snapshot_at(source: SourceConfig, asked: Connection, *, seconds: float) -> Iterator[tuple[Connection, Position]]:
+    """Open a session that reads in one snapshot, and read the position that the snapshot shows exactly.
+
+    A position that is read beside a snapshot may include a commit that the snapshot does not show. The snapshot is
+    therefore retaken until nothing was written from before it until after it. `asked` is a session on the same server.
+
+    Raises:
+        SourceUnavailable: the server wrote all the time.
+    """
+    deadline = time.monotonic() + seconds
+    with connect(source) as conn:
+        while True:
+            with inside_snapshot(conn, None, seconds=seconds):
+                before, at = position(asked), position(conn)  # the first statement takes the snapshot
+                if before.lsn == at.lsn:
+                    yield conn, at
+                    return
+            if time.monotonic() > deadline:
+                raise SourceUnavailable(
+                    f"no snapshot of the source at an exact LSN in {seconds:g} s: it wrote all the time, last from"
+                    f" {before.lsn} to {at.lsn}; pause its writers for a moment, or raise [check] cut_seconds"
+                )
 
 
 def tables(conn: Connection) -> dict[str, TableVersion]:
