@@ -178,6 +178,48 @@ def test_a_source_that_never_stands_still_has_no_exact_lsn(
         commands.against(busy, copy)
 
 
+LABEL = "alter type public.mood rename value 'ill' to 'sick'"
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "before"),
+    [
+        ((LABEL,), True),
+        ((LABEL, "alter type public.mood rename value 'sick' to 'ill'"), False),
+        (("alter type public.pair add attribute three int",), False),
+        (tuple(f"alter table public.felt rename {one} to {two}" for one, two in ("ac", "ba", "cb")), True),
+    ],
+)
+def test_what_is_altered_after_the_snapshot_is_not_taken(
+    source: Config, copy: str, monkeypatch: pytest.MonkeyPatch, meanwhile: tuple[str, ...], before: bool
+) -> None:
+    """Rows of a snapshot are printed as the catalogs are now: neither equal nor different at its LSN."""
+    for conninfo in (source.source.conninfo, copy):
+        _run(
+            conninfo,
+            "create type public.mood as enum ('well', 'ill')",
+            "create type public.pair as (one int, two int)",
+            "create table public.felt (id int primary key, a text, b text, mood public.mood, pairs public.pair[])",
+            """insert into public.felt values (1, 'a', 'b', 'ill', '{"(1,2)"}')""",
+            "create table public.plain (id int primary key)",
+        )
+    if before:  # the copy is as the source will be, and not as it is at the LSN
+        _run(copy, *meanwhile)
+    from toolkit.quality import second_server
+
+    real = second_server._compared
+
+    def altered(*arguments: object, **more: object) -> TableCheck:
+        if arguments[4].name == "felt":  # type: ignore[attr-defined]
+            _run(source.source.conninfo, *meanwhile)
+        return real(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(second_server, "_compared", altered)
+    found = _by_name(source, copy, "felt", "plain")
+    assert (found["public.felt"].status, found["public.plain"].status) == ("not_taken", "identical")
+    assert "altered on the source while it was read" in (found["public.felt"].reason or "")
+
+
 @pytest.mark.wide
 def test_trap_027_what_a_paused_replica_lacks_is_no_difference() -> None:
     with EmbeddedServer() as primary, standby_of(primary) as standby:

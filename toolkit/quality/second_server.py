@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from toolkit.values.errors import CdcError, UnknownTable
 from toolkit.values.names import nearest, selects
 from toolkit.values.outcome import CheckStatus
 from toolkit.values.row_line import Comparison, Sums, chosen, comparison, differing, effective, total
-from toolkit.values.table import TableVersion
+from toolkit.values.table import FIRST_OWN, TableVersion
 
 if TYPE_CHECKING:
     from toolkit.source.bare_server import Position
@@ -43,6 +43,7 @@ def against(source: SourceAccess, check: CheckConfig, conninfo: str, tables: Seq
     with ExitStack() as stack:
         asked = stack.enter_context(connection.connect(source.config))
         watched = stack.enter_context(connection.connect(there.config))
+        before = [_Catalog.of(conn) for conn in (asked, watched)]
         ours, at = stack.enter_context(bare_server.snapshot_at(source.config, asked, seconds=check.cut_seconds))
         found = [bare_server.position(watched)]
         theirs = stack.enter_context(row_lines.own_snapshot(there.config, cut_seconds=there.cut_seconds))
@@ -53,6 +54,8 @@ def against(source: SourceAccess, check: CheckConfig, conninfo: str, tables: Seq
         ]
         notes = catalog.inherited(ours)
         found.append(bare_server.position(watched))
+        after = [_Catalog.of(conn) for conn in (asked, watched)]
+    results = [_unless_altered(r, before, after) for r in results]
     results = [replace(r, full_lsn=at.lsn) if r.full_at is not None else r for r in results]
     doubt = _doubt(at, found)
     if doubt is not None:
@@ -64,6 +67,38 @@ def against(source: SourceAccess, check: CheckConfig, conninfo: str, tables: Seq
             for r in results
         ]
     return CheckReport(at.lsn, noted(sorted(results, key=lambda t: t.table), notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Catalog:
+    """What a server prints rows by. No snapshot covers it: rows of any age are printed as it is now."""
+
+    tables: dict[str, TableVersion]
+    types: frozenset[str]
+
+    @classmethod
+    def of(cls, conn: Connection) -> _Catalog:
+        from toolkit.source import bare_server
+
+        return cls(bare_server.tables(conn), bare_server.printing(conn))
+
+    def prints(self, table: str, later: _Catalog) -> bool:
+        """Return whether rows of a table were printed alike here and later."""
+        here, there = (tables.get(table) for tables in (self.tables, later.tables))
+        if here is None or there is None:
+            return here is there
+        own_types = any(column.type_oid >= FIRST_OWN for column in here.columns)
+        shapes = [(t.relid, [(c.attnum, c.name, c.type) for c in t.columns]) for t in (here, there)]
+        return shapes[0] == shapes[1] and not (own_types and self.types - later.types)
+
+
+def _unless_altered(result: TableCheck, before: Sequence[_Catalog], after: Sequence[_Catalog]) -> TableCheck:
+    servers = zip(("the source", "the other server"), before, after, strict=True)
+    where = [name for name, then, now in servers if not then.prints(result.table, now)]
+    if not where or result.status == CheckStatus.NOT_TAKEN:
+        return result
+    reason = f"it, or the type of a column, was altered on {' and '.join(where)} while it was read"
+    return replace(result, status=CheckStatus.NOT_TAKEN, reason=reason, remedy="check again")
 
 
 def _doubt(one: Position, found: Sequence[Position]) -> tuple[str, str] | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.values import progress
 from toolkit.values.row_line import Comparison, Figures, Sums, comparison, effective
-from toolkit.values.table import TableVersion
+from toolkit.values.table import FIRST_OWN, TableVersion
 
 if TYPE_CHECKING:
     from toolkit.quality.incremental import Proof
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from toolkit.source.opened import Source
     from toolkit.source.row_lines import Others
     from toolkit.values.config import CheckConfig
-
-#: The lowest OID of a type that is not one of PostgreSQL's own.
-_FIRST_OWN = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +97,7 @@ def lines(
     from toolkit.source import catalog, row_lines
 
     table = plan.table
-    own_types = any(c.type_oid >= _FIRST_OWN for c in plan.columns)
+    own_types = any(c.type_oid >= FIRST_OWN for c in plan.columns)
     then = catalog.printing(other, [table.relid]) if own_types else set()
     with row_lines.lines(conn, plan, keys=keys, others=others) as blocks:
         yield blocks

@@ -19,6 +19,8 @@ from toolkit.values.names import command, lake_table, qualified, quote_postgres
 OPERATIONS = frozenset({"insert", "update", "delete", "truncate"})
 #: Dropped columns keep their attnum, and PostgreSQL gives out no more than 1,600 of them.
 ATTNUMS = range(1, 1601)
+#: The lowest OID of an object, such as a type, that is not one of PostgreSQL's own.
+FIRST_OWN = 16384
 
 #: A label that is never quoted inside arrays and ranges, and is no word or bound of them.
 _PLAIN_LABEL = re.compile(r"(?!(?:null|empty)$)[^\W\d][\w-]*", re.IGNORECASE)
