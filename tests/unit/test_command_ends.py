@@ -80,6 +80,20 @@ def test_the_traceback_of_a_known_error_is_a_field_of_the_log(tmp_path: Path, mo
     assert "traceback" not in json.loads(done.stderr)
 
 
+def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line was followed by a traceback of the notice, which reads the configuration again."""
+    denied = PermissionError(13, "Permission denied")
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: _raise(denied))
+    monkeypatch.setattr(frame, "_stop_spark", lambda **_: None)
+    (tmp_path / "cdc.toml").touch()
+    for name in ("cdc.toml", "x" * 300):  # the second name is too long for a file
+        done = CliRunner().invoke(main, ["run", "--config", str(tmp_path / name)])
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"cdc: {tmp_path / name}: "), line
+        assert line.endswith("; change its permissions or give another --config")
+        assert (done.exit_code, type(done.exception)) == (2, SystemExit)
+
+
 def test_a_failed_check_is_reported_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Toolkit, "check", lambda *_, **__: _RED)
     done, notice = _cdc(tmp_path, monkeypatch, "check")

@@ -182,17 +182,21 @@ def load(path: str | None = None) -> Config:
     """Read the configuration: `path`, or `CDC_CONFIG`, or `cdc.toml` in the working directory if it exists.
 
     Raises:
-        ConfigError: the file is missing, its TOML is malformed, or a key is unknown or unusable; the message names it.
+        ConfigError: the file is missing or unreadable, its TOML is malformed, or a key is unknown or unusable; the
+            message names it.
     """
     named = path or os.environ.get("CDC_CONFIG")
     file = Path(named or DEFAULT_NAME)
     data: dict[str, Any] = {}
-    if file.is_file():
-        try:
+    try:
+        there = file.is_file()
+        if there:
             data = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file}: not valid TOML: {error}; correct it there") from None
-    elif named:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}; correct it there") from None
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}; change its permissions or give another --config") from None
+    if named and not there:
         raise ConfigError(f"{file}: no such configuration file; create it or give another --config")
     _known_variables()
     data.setdefault("root", file.resolve().parent)
@@ -213,9 +217,7 @@ def load(path: str | None = None) -> Config:
         plain = isinstance(first["input"], str | int | float) and first["type"] != "extra_forbidden"
         found = f", found {first['input']!r}" if shown and plain else ""
         message = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
-        raise ConfigError(
-            f"{file if file.is_file() else 'configuration'}: {key}: {message}{found}; correct it there"
-        ) from None
+        raise ConfigError(f"{file if there else 'configuration'}: {key}: {message}{found}; correct it there") from None
 
 
 def _known_variables() -> None:
