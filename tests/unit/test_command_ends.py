@@ -94,6 +94,15 @@ def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path: Path, monkeyp
         assert (done.exit_code, type(done.exception)) == (2, SystemExit)
 
 
+def test_a_reader_of_the_result_that_ends_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cdc rows ... | head` advised to free space."""
+    monkeypatch.setattr(Toolkit, "drain", lambda *_, **__: DrainResult(1, 1, Lsn(1), Lsn(2)))
+    monkeypatch.setattr("toolkit.cli.output.click.echo", lambda *_, **__: _raise(BrokenPipeError(32, "Broken pipe")))
+    done, notice = _cdc(tmp_path, monkeypatch, "drain")
+    assert done.stderr.startswith("cdc: writing the result: the program that reads it has ended; ")
+    assert (done.exit_code, notice["exit_code"]) == (1, 1)
+
+
 def test_a_failed_check_is_reported_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Toolkit, "check", lambda *_, **__: _RED)
     done, notice = _cdc(tmp_path, monkeypatch, "check")

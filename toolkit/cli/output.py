@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import click
 
 from toolkit.values import progress
+from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import visible
 
@@ -31,9 +32,19 @@ class Output(Protocol):
 
 
 def say(line: str, *, nl: bool = True, err: bool = False) -> None:
-    """Write a line of the result, without the line of progress that shows the whole command."""
+    """Write a line of the result, without the line of progress that shows the whole command.
+
+    Raises:
+        CdcError: the program at the other end of a pipe reads no more.
+    """
     progress.result()
-    click.echo(line, nl=nl, err=err)
+    try:
+        click.echo(line, nl=nl, err=err)
+    except BrokenPipeError:
+        raise CdcError(
+            "writing the result: the program that reads it has ended; run it again, and write to a file if you need"
+            " only a part"
+        ) from None
 
 
 def plain(value: Any) -> Any:
