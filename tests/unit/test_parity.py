@@ -19,7 +19,7 @@ from xxhash import xxh64_intdigest
 from tests.unit.lines import line_of
 from toolkit.lake.row_lines import key_ranges_sql
 from toolkit.quality import expectations, row_classes
-from toolkit.quality.report import CheckReport, Classes, TableCheck, as_text
+from toolkit.quality.report import CheckReport, Classes, Reference, TableCheck, as_text
 from toolkit.quality.row_classes import classify
 from toolkit.source import copytext
 from toolkit.values.lsn import Lsn
@@ -35,7 +35,7 @@ from toolkit.values.row_line import (
     fields,
     total,
 )
-from toolkit.values.table import TableVersion
+from toolkit.values.table import ForeignKey, TableVersion
 
 pytestmark = pytest.mark.unit
 
@@ -257,6 +257,20 @@ def test_any_name_makes_a_file_that_is_xml(character: str) -> None:
     table = TableCheck(f'public."a{character}"', 1, CheckStatus.NOT_TAKEN, reason=f"locked by {character}")
     (case,) = ElementTree.fromstring(expectations._junit(CheckReport(None, (table,))))
     assert case.attrib["name"].startswith('public."a') and case[0].attrib["message"].startswith("not_taken: locked by ")
+
+
+@pytest.mark.parametrize("orphans", [0, 3])
+def test_the_junit_file_of_a_check_without_tables_or_with_missing_references_is_not_green(orphans: int) -> None:
+    """A pipeline that reads `junit.xml` saw only tables that are identical, or no test at all."""
+    tables = (OK, replace(OK, table="public.b", relid=2)) if orphans else ()
+    found = (Reference(ForeignKey("a_b", 1, 2, (1,), (1,)), orphans, (("7",),)),) if orphans else ()
+    report = CheckReport(Lsn(8), tables, references=found)
+    suite = ElementTree.fromstring(expectations._junit(report))
+    assert not report.green
+    wrong = [one.attrib["message"] for kind in ("failure", "error") for one in suite.findall(f"*/{kind}")]
+    assert len(wrong) == int(suite.attrib["failures"]) + int(suite.attrib["errors"]) == 1
+    assert len(suite) == int(suite.attrib["tests"]) == len(tables) + 1
+    assert wrong[0].startswith("foreign key a_b of public.a: 3 rows" if orphans else "no table was compared")
 
 
 def test_text_and_json_say_the_same() -> None:

@@ -236,11 +236,15 @@ def _without_markup(text: str | None) -> str | None:
 
 
 def _junit(report: CheckReport) -> bytes:
-    """Write one test case per table: a difference is a failure, a table not compared is an error."""
-    failures = sum(t.status == CheckStatus.DIFFERENT for t in report.tables)
-    errors = sum(t.status in (CheckStatus.STALE, CheckStatus.NOT_TAKEN) for t in report.tables)
+    """Write one test case per table, and one per foreign key with missing rows.
+
+    A difference and missing rows are failures, a table not compared is an error. A report without tables has an error.
+    """
+    failures = sum(t.status == CheckStatus.DIFFERENT for t in report.tables) + len(report.orphaned)
+    errors = sum(t.status in (CheckStatus.STALE, CheckStatus.NOT_TAKEN) for t in report.tables) + (not report.tables)
+    cases = max(1, len(report.tables)) + len(report.orphaned)
     root = ET.Element(
-        "testsuite", name=SUITE, tests=str(len(report.tables)), failures=str(failures), errors=str(errors), skipped="0"
+        "testsuite", name=SUITE, tests=str(cases), failures=str(failures), errors=str(errors), skipped="0"
     )
     for table in report.tables:
         case = ET.SubElement(root, "testcase", classname=SUITE, name=in_one_line(table.table))
@@ -250,5 +254,12 @@ def _junit(report: CheckReport) -> bytes:
             ET.SubElement(case, kind, message=in_one_line(message)).text = in_one_line(
                 f"modified {table.modified}, added {table.added}, removed {table.removed}"
             )
+    if not report.tables:
+        case = ET.SubElement(root, "testcase", classname=SUITE, name="tables")
+        ET.SubElement(case, "error", message="no table was compared")
+    for reference in report.orphaned:
+        case = ET.SubElement(root, "testcase", classname=ORPHANS, name=in_one_line(reference.key.name))
+        message = report.in_words(reference) or f"{reference.orphans} rows lack what they reference"
+        ET.SubElement(case, "failure", message=in_one_line(message))
     text: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return re.sub("[\ufffe\uffff]", "\ufffd", text.decode()).encode()  # XML cannot contain these two
