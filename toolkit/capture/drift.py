@@ -130,7 +130,13 @@ class Known:
 def known_good(ledger: LogReader, last: BatchRecord, relid: int) -> Lsn:
     """Return the LSN of the last catalog comparison or copy of the table: at that LSN the log was right."""
     compared = last.compared_to or last.complete_to
-    return max([compared, *(e.end_lsn for e in ledger.current().baselines() if e.relid == relid)])
+    return max(compared, _copied_to(ledger, last).get(relid, compared))
+
+
+def _copied_to(ledger: LogReader, last: BatchRecord) -> dict[int, Lsn]:
+    """Return the end LSN of each table's latest baseline. LSNs of an earlier generation do not compare."""
+    baselines = (e for e in ledger.current().baselines() if e.generation == last.generation)
+    return {e.relid: e.end_lsn for e in baselines if e.relid is not None}
 
 
 def against(
@@ -166,7 +172,7 @@ def against(
     )
     if not unexplained(seen, known):
         return []  # baselines and gaps are read only if they matter
-    baselines = {e.relid: e.end_lsn for e in ledger.current().baselines() if e.relid is not None}
+    baselines = _copied_to(ledger, last)
     stale = frozenset(s.relid for s in table_states(ledger) if not s.comparable)
     return unexplained(seen, replace(known, baselines=baselines, stale=stale))
 
