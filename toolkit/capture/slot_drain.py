@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from toolkit.lake.opened import Lake
     from toolkit.rawlog.arrow import Event
     from toolkit.rawlog.batch import BatchRecord, SourceIdentity
-    from toolkit.rawlog.store import LogReader, RawLog
+    from toolkit.rawlog.store import RawLog
     from toolkit.source.opened import Source
     from toolkit.source.slot import Cut, SlotState
     from toolkit.values.capture_rules import CaptureRules
@@ -101,7 +101,7 @@ def drain(
             )
         if target <= last.complete_to:
             return DrainResult(0, 0, last.complete_to, last.complete_to)
-        reader = _SlotReader(source, conn, ledger, identity, seen, target, max_changes, proven=proven)
+        reader = _SlotReader(source, conn, log, identity, seen, target, max_changes, proven=proven)
         result = run(source, log, ledger, LogEnd.of(last, versions), reader, seen)
         if source.rules.uses_change_log and seen is not None and result.committed_lsn >= seen.upto:
             if seen.log_is_read:
@@ -163,7 +163,7 @@ class _SlotReader:
         self,
         source: SourceAccess,
         conn: psycopg.Connection[Any],
-        ledger: LogReader,
+        log: RawLog,
         identity: SourceIdentity,
         seen: Observation | None,
         target: Lsn,
@@ -173,7 +173,7 @@ class _SlotReader:
     ) -> None:
         from toolkit.source import signatures
 
-        self.source, self.conn, self.ledger, self.identity = source, conn, ledger, identity
+        self.source, self.conn, self.log, self.identity = source, conn, log, identity
         self.seen, self.target = seen, target
         self.signed = signatures.verifier(conn)
         self.left, self.most, self.more = max_changes, source.drain.max_changes, 1
@@ -239,11 +239,12 @@ class _SlotReader:
         from toolkit.decode import planner
         from toolkit.source import slot
 
+        ledger = self.log.reading()  # an earlier read of this drain may have the baseline of a new table
         context = end.context(
             self.source, self.signed, self.identity.system_id,
             publications=frozenset(self.source.config.publications),
             near_xid=Visibility.parse(slot.shown(self.conn)).xmax,
-            known_good=lambda relid: drift.known_good(self.ledger, end.last, relid),
+            known_good=lambda relid: drift.known_good(ledger, end.last, relid),
         )  # fmt: skip
         return planner.plan(spool, context=context)
 
