@@ -147,6 +147,29 @@ def test_trap_027_a_synchronized_slot_goes_on_where_the_timeline_proves_it(plain
                 commands.drain(config)
 
 
+def test_trap_027_a_handover_to_ticks_stays_on_the_new_timeline(plain_lake: Config) -> None:
+    """The handover drains the slot on the timeline that it proves; the ledger row for the ticks must not go back."""
+    with EmbeddedServer(None, 18) as server, fresh_database(server) as conninfo:
+        source = SourceConfig(conninfo=conninfo, slot="cdc_h", capture=Capture.CHANGE_LOG)
+        config = captured(configured(plain_lake.root / "handover", source))
+        commands.drain(config)
+        server.stop()
+        (server.data / "standby.signal").touch()  # a standby at the end of its own WAL, with its slots
+        server.start()
+        with psycopg.connect(server.conninfo(), autocommit=True) as conn:
+            assert conn.execute("select pg_promote()").fetchone() == (True,)
+        sql(config, "insert into public.a values (2, 'new timeline')")
+        by_ticks = config.source.model_copy(update={"change_log_drain": LogDrain.TICK})
+        config = config.model_copy(update={"source": by_ticks})
+        commands.init(config)
+        sql(config, "insert into public.a values (3, 'in a tick')")
+        assert commands.drain(config).changes == 1
+        last = ledger_of(config).last()
+        assert last is not None
+        assert (last.identity.timeline, last.generation) == (2, 1)
+        assert current(config, "a") == on_source(config, "a")
+
+
 def _synchronized(config: Config, primary: EmbeddedServer, standby: EmbeddedServer) -> None:
     """Drain until the standby would keep the slot after a promotion.
 

@@ -63,6 +63,8 @@ def to_ticks(source: SourceAccess, lake: Lake, conn: Connection) -> None:
     last = lake.reading().require().last()
     assert last is not None
     drain(with_read_publications(by_slot, last), lake, upto=cut.lsn)
+    last = lake.reading().require().last()  # the drain may have followed a promotion to another timeline
+    assert last is not None
     identity = replace(last.identity, publications={})
     _row(lake, slot="", identity=identity, tick=taken.snapshot, beacon=None, beacon_lsn=None)
     _log.info("handed over to ticks", extra={"lsn": str(cut.lsn)})
