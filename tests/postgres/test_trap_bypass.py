@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.support_postgres import waiting_for_a_standby
 from tests.trap_world import PAIR, ROOT, World
 from toolkit.capture import initialise
 from toolkit.demo.server import EmbeddedServer
@@ -119,6 +120,23 @@ def test_trap_076_a_bypass_in_a_new_generation_at_lower_lsns(world: World, pg: E
     assert log.unverified(relid, log.complete_to) == "rewritten without a captured event"
     log.repair("public.t")
     log.drain()
+    world.exact("t")
+
+
+def test_trap_029_captured_ddl_that_no_session_sees_yet_is_no_bypass(world: World) -> None:
+    """DDL that waits for a standby may be in the stream over many drains before the catalog shows it."""
+    log = world.start(*PAIR)
+    log.drain()
+    alter = (
+        "do $$ begin execute format('alter table t add column c%s int', (select count(*) from pg_attribute"
+        " where attrelid = 't'::regclass)); end $$"
+    )
+    with waiting_for_a_standby(world.config.source.conninfo, alter):
+        for _ in range(3):
+            log.drain()
+            assert world.stale() == {}
+    log.drain()
+    assert world.stale() == {}
     world.exact("t")
 
 

@@ -142,7 +142,6 @@ class _Run:
     ) -> None:
         self.source, self.log, self.end, self.seen = source, log, end, seen
         self.base = ledger.snapshot_id()
-        self.ddl_xids: dict[int, int] = {}  # relid -> xid of its newest DDL in this drain
         self.batches = self.changes = 0
 
     def through(self, reader: Reader) -> DrainResult:
@@ -173,9 +172,6 @@ class _Run:
         """Commit one batch with its ledger row, and the results of the catalog comparison if it completes the drain."""
         last, batch_id = self.end.last, self.end.last.batch_id + 1
         events = list(batch.events)
-        for event in events:
-            if event.kind == Kind.SCHEMA and event.relid is not None and event.xid is not None:
-                self.ddl_xids[event.relid] = event.xid
         compared_to, capture = last.compared_to, last.capture
         if self.seen is not None and reader.compares(batch):
             compared_to, capture = self.seen.lsn, self.seen.capture.state
@@ -183,8 +179,8 @@ class _Run:
             # effect.
             ledger = WithBatch(self.log.reading(), batch.events)
             events += drift.against(
-                ledger, last, self.seen, versions=batch.versions, ddl_xids=self.ddl_xids,
-                batch_id=batch_id, next_schema_id=batch.next_schema_id, at=batch.complete_to,
+                ledger, last, self.seen, versions=batch.versions, batch_id=batch_id,
+                next_schema_id=batch.next_schema_id, at=batch.complete_to,
             )  # fmt: skip
         rows = Counter(batch.rows)
         changes = rows[Kind.ROW] + rows[Kind.TRUNCATE] + sum(event.kind == Kind.TRUNCATE for event in events)

@@ -1,7 +1,7 @@
 """Compare the source's catalog with the captured DDL events.
 
 There is no race: the catalog is read in one snapshot before `upto` is read, and tables whose newest DDL is not visible
-in that snapshot are left to the next drain. A drain to an exact cut compares the snapshot of the cut; a drain to any
+in that snapshot are left to a later drain. A drain to an exact cut compares the snapshot of the cut; a drain to any
 other earlier LSN compares nothing.
 """
 
@@ -116,7 +116,6 @@ class Known:
     """The state of the log when the catalog is compared with it, complete to `at`."""
 
     versions: Mapping[int, SchemaVersion]
-    ddl_xids: Mapping[int, int]  # relid -> xid of its newest DDL in this drain
     batch_id: int  # of the batch that is being written
     generation: int
     next_schema_id: int
@@ -145,7 +144,6 @@ def against(
     seen: Observation,
     *,
     versions: Mapping[int, SchemaVersion],
-    ddl_xids: Mapping[int, int],
     batch_id: int,
     next_schema_id: int,
     at: Lsn,
@@ -156,11 +154,9 @@ def against(
         ledger: the ledger before the batch.
         last: its newest row.
         versions: the versions after the batch; further schema ids start at `next_schema_id`.
-        ddl_xids: xid of each table's newest DDL in this drain, by relid.
     """
     known = Known(
         versions=versions,
-        ddl_xids=ddl_xids,
         batch_id=batch_id,
         generation=last.generation,
         next_schema_id=next_schema_id,
@@ -196,7 +192,8 @@ class _Comparison:
 
     def events(self) -> list[Event]:
         seen, known = self.seen, self.known
-        hidden = {relid for relid, xid in known.ddl_xids.items() if not seen.sees(xid)}
+        xids = ((relid, version.xid) for relid, version in known.versions.items())
+        hidden = {relid for relid, xid in xids if xid is not None and not seen.sees(xid)}
         for relid, text in sorted(seen.tables.items()):
             if relid in hidden:
                 continue
