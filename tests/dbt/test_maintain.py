@@ -101,3 +101,41 @@ def test_a_build_during_the_compaction_is_not_repeated(built: Lake, monkeypatch:
     check_current(built, source, [table])
     check_history(built, source, table)
     assert {one.table: one for one in commands.maintain(at_once)}[name].snapshots
+
+
+def test_a_table_that_a_build_changes_during_its_compaction_is_left_to_the_next_one(
+    built: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files that the compaction replaces have deleted rows then. Maintenance ended with an error of Spark."""
+    monkeypatch.setattr(small_tables, "build", lambda *_, **__: ([], False))
+    monkeypatch.setattr(upkeep, "_MIN_FILES", 2)
+    source, name = Source(), "current.public__t100"
+    table = keyed_table(100)
+    source.baseline(table, first=True)
+
+    def insert(number: int) -> None:
+        source.begin()
+        source.insert(table, {1: str(number), 2: "p", 3: "b", 4: None, 5: None})
+        source.commit()
+        built.append(source)
+        built.build(select=["public__t100"])
+
+    def of_others(access: LakeAccess, maintained: str, snapshot_id: int) -> None:
+        force(access, maintained, snapshot_id)
+        if maintained == name and len(table.rows) == 2:
+            source.batch_id += 1  # that of the checkpoint
+            source.begin()
+            source.delete(table, table.rows[0])
+            source.commit()
+            built.append(source)
+            built.build(select=["public__t100"])
+
+    insert(1)
+    insert(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(upkeep, "force", of_others)
+        done = {one.table: one for one in commands.maintain(built.config)}
+    assert done[name].skipped == "another process changed it during its compaction: run `cdc maintain` again"
+    check_current(built, source, [table])
+    assert {one.table: one for one in commands.maintain(built.config)}[name].merged
+    check_current(built, source, [table])

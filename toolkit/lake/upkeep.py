@@ -60,6 +60,8 @@ def maintain_table(
         LakeError: what was compacted cannot be forced to the disk, and nothing was removed; or an orphan cannot be
             deleted.
     """
+    from py4j.protocol import Py4JJavaError
+
     jvm: Any = spark._jvm
     name = f"{quote_spark(access.lake.catalog)}.{table}"
     native = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
@@ -74,7 +76,13 @@ def maintain_table(
         return Upkeep(table, skipped="another process wrote to it after its build: run `cdc check`")
     # Files are removed below: what replaces them must be on the disk, and a killed run's newest commit too.
     force(access, table, present["snapshot-id"])
-    merging = _compact(access, table, native, actions, position)
+    try:
+        merging = _compact(access, table, native, actions, position)
+    except Py4JJavaError as error:
+        found = str(error.java_exception.toString())
+        if "CommitFailedException" not in found and "ValidationException" not in found:
+            raise
+        return Upkeep(table, skipped="another process changed it during its compaction: run `cdc maintain` again")
     oldest = int(since.timestamp() * 1000)
     tags = _old(before, "tag", oldest, keep_tags)
     branches = [name for name in _old(before, "branch", oldest) if name.startswith(_BUILD)]
