@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support_lake import make_small
-from toolkit.lake import check_results, direct_rows, reads, scans
+from toolkit.lake import check_results, direct_rows, reads, scans, table_commit
 from toolkit.lake.direct_scan import Unusual
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.sqlite_catalog import SqliteCatalog
@@ -284,3 +285,30 @@ def test_neither_pyiceberg_nor_pandas_is_imported(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert _stored(access) == _rows(2)
+
+
+@pytest.mark.parametrize("which", ["data/*.parquet", "metadata/snap-*.avro", "metadata/*-m0.avro"])
+@pytest.mark.parametrize("left", [None, 0.0, 0.5])
+def test_a_lost_or_damaged_file_is_named_with_its_table(tmp_path: Path, which: str, left: float | None) -> None:
+    """Commands ended with an unexpected error, or said only that an Avro file ends early, of no table and no file."""
+    access = _made(tmp_path / "lake")
+    for number in range(2):
+        check_results.write(access, _NAME, _rows(number), overwrite=False)
+    made = tmp_path.rglob(f"plans/{which}")
+    file = max(made, key=lambda path: path.stat().st_mtime_ns)
+    whole = file.read_bytes()
+    file.unlink() if left is None else file.write_bytes(whole[: int(len(whole) * left)])
+    current = reads.snapshot_id(access, _NAME)
+    assert current is not None
+    reading: list[Callable[[], object]] = [
+        lambda: list(scans.scan(access, _NAME)),
+        lambda: list(scans.scan_batches(access, _NAME, ("relid",), where="relid >= 0")),
+        lambda: table_commit.read_table(access, _NAME, current),
+    ]
+    for number, read in enumerate(reading):
+        with pytest.raises(LakeError, match=r"ops\.plans: a file of it .*; run `cdc doctor`") as found:
+            read()
+        assert file.name in str(found.value) or (number and left is not None)  # pyiceberg names no damaged file
+    for overwrite in (False, True) if file.suffix == ".avro" else ():
+        with pytest.raises(LakeError, match=rf"committing to ops\.plans: .*{file.name} .*; nothing was committed; run"):
+            check_results.write(access, _NAME, _rows(3), overwrite=overwrite)

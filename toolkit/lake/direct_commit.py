@@ -7,6 +7,7 @@ about the table is left to pyiceberg.
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 import uuid
@@ -77,9 +78,10 @@ def commit(
     try:
         made = write(metadata, storage.file_properties(access))
     except OSError as error:
+        lost = isinstance(error, FileNotFoundError) or error.errno == errno.EIO
+        remedy = "run `cdc doctor`" if lost else "free space or correct the folder of the lake, and run it again"
         raise LakeError(
-            f"committing to {name}: {error.filename or ''} {error.strerror or error}; nothing was committed; free space"
-            " or correct the folder of the lake, and run it again"
+            f"committing to {name}: {error.filename or ''} {error.strerror or error}; nothing was committed; {remedy}"
         ) from None
     new = f"{metadata['location']}/metadata/{catalog.version(old) + 1:05d}-{uuid.uuid4()}.metadata.json"
     following = made.metadata(old)
@@ -124,8 +126,9 @@ class Commit:
 
     def before(self) -> tuple[avro.File, list[dict[str, Any]], avro.File]:
         """Return the manifest list of the parent, its manifests that have files, and the form of the next manifest."""
-        listed = avro.open_file(storage.read(self._parent["manifest-list"], self.properties))
-        manifests = [m for m in listed.records() if m["added_files_count"] + m["existing_files_count"]]
+        listed = self._opened(self._parent["manifest-list"])
+        with storage.decoding(self._parent["manifest-list"]):
+            manifests = [m for m in listed.records() if m["added_files_count"] + m["existing_files_count"]]
         alike = [m for m in manifests if (m["content"], m["partition_spec_id"]) == (0, self.spec["spec-id"])]
         if not alike:
             raise Unusual  # the first batch of a table
@@ -133,7 +136,12 @@ class Commit:
 
     def manifest(self, listed: Mapping[str, Any]) -> avro.File:
         """Read a manifest of the parent."""
-        return avro.open_file(storage.read(listed["manifest_path"], self.properties))
+        return self._opened(listed["manifest_path"])
+
+    def _opened(self, location: str) -> avro.File:
+        data = storage.read(location, self.properties)
+        with storage.decoding(location):
+            return avro.open_file(data)
 
     def write_lists(
         self,

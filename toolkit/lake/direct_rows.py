@@ -65,11 +65,13 @@ class _Rows(direct_commit.Commit):
     def _live(self, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the entries of the files in a manifest. A new entry has the numbers of its manifest."""
         found = []
-        for entry in self.manifest(manifest).records():
-            if entry["status"] != DELETED:
-                numbers = ("sequence_number", "file_sequence_number")
-                known = {n: manifest["sequence_number"] if entry[n] is None else entry[n] for n in numbers}
-                found.append({**entry, **known})
+        opened = self.manifest(manifest)
+        with storage.decoding(manifest["manifest_path"]):
+            entries = [entry for entry in opened.records() if entry["status"] != DELETED]
+        for entry in entries:
+            numbers = ("sequence_number", "file_sequence_number")
+            known = {n: manifest["sequence_number"] if entry[n] is None else entry[n] for n in numbers}
+            found.append({**entry, **known})
         return found
 
     def _columns(self, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:

@@ -116,7 +116,9 @@ def read(
     parts = []
     for file in [] if found is None else data_files(found["manifest-list"], properties):
         if _may_hold(file, known, where):
-            part = _rows(storage.read(file["file_path"], properties), [known[name] for name in needed])
+            data = storage.read(file["file_path"], properties)
+            with storage.decoding(file["file_path"]):
+                part = _rows(data, [known[name] for name in needed])
             parts.append(part.filter(_mask(part, where)) if where else part)
     schema = pa.schema([(name, _arrow_type(known[name].kind)) for name in needed])
     return (pa.concat_tables(parts) if parts else pa.Table.from_batches([], schema)).select(wanted)
@@ -129,16 +131,22 @@ def data_files(manifest_list: str, properties: Mapping[str, str]) -> Iterator[di
         Unusual: there is any other file, such as a deletion vector.
         OSError, ValueError: a file is missing or damaged.
     """
-    for manifest in avro.records(storage.read(manifest_list, properties)):
+    for manifest in _records(manifest_list, properties):
         if manifest["content"] != _DATA:
             raise Unusual
-        for entry in avro.records(storage.read(manifest["manifest_path"], properties)):
+        for entry in _records(manifest["manifest_path"], properties):
             file: dict[str, Any] = entry["data_file"]
             if entry["status"] == DELETED:
                 continue
             if file.get("content", _DATA) != _DATA or file["file_format"] != "PARQUET":
                 raise Unusual
             yield file
+
+
+def _records(location: str, properties: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    data = storage.read(location, properties)
+    with storage.decoding(location):
+        yield from avro.records(data)
 
 
 def _may_hold(file: Mapping[str, Any], columns: Mapping[str, _Column], where: Where) -> bool:

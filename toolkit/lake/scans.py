@@ -46,16 +46,29 @@ def scan_arrow(
         opened = open_catalog(access).load_table(table)
         return opened.scan(where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot).to_arrow()
     except (OSError, EOFError, ValueError) as error:  # the last two: half a file
-        raise LakeError(f"table {table}: a file of it cannot be read: {error}; run `cdc doctor`") from None
+        raise unreadable(table, error) from None
+
+
+def unreadable(table: str, error: Exception) -> LakeError:
+    """Return the error for a `namespace.table` of which a file is missing or damaged."""
+    return LakeError(
+        f"table {table}: a file of it cannot be read: {' '.join(str(error).split())[:300]}; run `cdc doctor`"
+    )
 
 
 def scan_batches(access: LakeAccess, table: str, columns: Sequence[str], *, where: str) -> Iterator[pa.RecordBatch]:
-    """Read rows of a `namespace.table` of any size, one batch at a time; none if there is no such table."""
+    """Read rows of a `namespace.table` of any size, one batch at a time; none if there is no such table.
+
+    Raises:
+        LakeError: a file of the table is missing or damaged.
+    """
     if metadata_location(access, table) is None:
         return
-    yield from (
-        open_catalog(access).load_table(table).scan(where, selected_fields=tuple(columns)).to_arrow_batch_reader()
-    )
+    found = open_catalog(access).load_table(table).scan(where, selected_fields=tuple(columns))
+    try:
+        yield from found.to_arrow_batch_reader()
+    except (OSError, EOFError, ValueError) as error:
+        raise unreadable(table, error) from None
 
 
 def scan(

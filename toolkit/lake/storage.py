@@ -100,6 +100,19 @@ def footer(location: str, properties: Mapping[str, str]) -> tuple[FileMetaData, 
         raise OSError(errno.EIO, f"is damaged: {' '.join(str(error).split())[:200]}", location) from None
 
 
+@contextlib.contextmanager
+def decoding(location: str) -> Iterator[None]:
+    """Name the file whose bytes are decoded inside the block, if they are damaged.
+
+    Raises:
+        OSError: they are.
+    """
+    try:
+        yield
+    except (ValueError, KeyError) as error:
+        raise OSError(errno.EIO, f"is damaged: {' '.join(str(error).split())[:200]}", location) from None
+
+
 def create(location: str, properties: Mapping[str, str]) -> Any:
     """Open a file for writing, in place of any that is there. An object exists when the file is closed.
 

@@ -106,15 +106,19 @@ def read_table(access: LakeAccess, name: str, snapshot_id: int) -> pa.Table:
     """Read the rows of `namespace.table` at a table snapshot.
 
     Raises:
-        LakeError: another process has changed the table since.
+        LakeError: another process has changed the table since, or a file of it is missing or damaged.
     """
     from toolkit.lake.lake_catalog import open_catalog
+    from toolkit.lake.scans import unreadable
 
     table = open_catalog(access).load_table(name)
     current = table.current_snapshot()
     if current is None or current.snapshot_id != snapshot_id:
         raise LakeError(f"reading {name}: {_CHANGED}; run `cdc build` again")
-    return table.scan().to_arrow()
+    try:
+        return table.scan().to_arrow()
+    except (OSError, EOFError, ValueError) as error:
+        raise unreadable(name, error) from None
 
 
 def overwrite(java: Java, access: LakeAccess, name: str, rows: pa.Table, commit: Commit) -> None:
