@@ -6,12 +6,12 @@ import fcntl
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from toolkit.values.errors import LakeError, LeaseHeld
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
 
 LEASE_NAME = "lease"
+_ASKED_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +32,27 @@ class Holder:
 
 
 def holder(access: LakeAccess) -> Holder | None:
-    """Read which process holds the lease; None if no process does. Takes no lock, so a runner may start right after."""
+    """Read which process holds the lease; None if no process does. A runner may start right after.
+
+    A killed runner leaves its name in the file. Another process may have its number by now, so the lock decides.
+    """
     try:
-        text = (access.work_dir / LEASE_NAME).read_text(encoding="utf-8").strip()
+        with (access.work_dir / LEASE_NAME).open(encoding="utf-8") as file:
+            found = re.fullmatch(r"pid (\d+) on (.*) since (\S+)", file.read().strip())
+            if found is None or _take(file, fcntl.LOCK_SH):  # closing the file frees it
+                return None
     except OSError:
         return None
-    found = re.fullmatch(r"pid (\d+) on (.*) since (\S+)", text)
-    if found is None or (found[2] == socket.gethostname() and not Path(f"/proc/{found[1]}").exists()):
-        return None  # a killed runner leaves its name in the file
-    return Holder(text, datetime.fromisoformat(found[3]), int(found[1]))
+    return Holder(found[0], datetime.fromisoformat(found[3]), int(found[1]))
+
+
+def _take(file: IO[str], how: int) -> bool:
+    """Lock the lease file; return whether it could be locked."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager
@@ -62,14 +75,16 @@ def hold_lease(access: LakeAccess) -> Iterator[None]:
     except OSError as error:
         raise LakeError(f"the lease file {path} is not writable: {error.strerror}; change its permissions") from None
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        held = not _take(file, fcntl.LOCK_EX)
+        if held:  # perhaps only by `holder`, for a moment
+            time.sleep(_ASKED_SECONDS)
+            held = not _take(file, fcntl.LOCK_EX)
+        if held:
             file.seek(0)
             holder = file.read().strip()
             since = datetime.fromisoformat(holder.rpartition(" ")[2]) if holder else None
             what = holder or "a process that has just started"
-            raise LeaseHeld(f"the lease {path} is held by {what}; wait for it to finish", since) from None
+            raise LeaseHeld(f"the lease {path} is held by {what}; wait for it to finish", since)
         file.truncate(0)
         file.write(f"pid {os.getpid()} on {socket.gethostname()} since {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n")
         file.flush()

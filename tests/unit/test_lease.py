@@ -1,0 +1,29 @@
+"""Which process `cdc status` and `cdc doctor` name as the holder of the lease."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from toolkit.lake.lease import LEASE_NAME, hold_lease, holder
+from toolkit.values.config import Config
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize("host", [socket.gethostname(), "a-container-that-is-gone"])
+def test_a_killed_runner_whose_number_another_process_has_holds_no_lease(tmp_path: Path, host: str) -> None:
+    """An hour later, both commands were not ok until the next run, and advised to kill that other process."""
+    access = Config(root=tmp_path).lake_access
+    with hold_lease(access):
+        found = holder(access)
+        assert found is not None and found.pid == os.getpid()
+    assert holder(access) is None
+    left = f"pid {os.getpid()} on {host} since 2026-01-01T00:00:00Z\n"
+    (access.work_dir / LEASE_NAME).write_text(left, encoding="utf-8")
+    assert holder(access) is None
+    with hold_lease(access):
+        assert holder(access) is not None
