@@ -24,6 +24,7 @@ from toolkit.lake.files import EventsFile, FileTarget
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.sqlite_catalog import SqliteCatalog
+from toolkit.rawlog import checkpoint
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity, batch_events
 from toolkit.rawlog.event import Kind
@@ -402,3 +403,26 @@ def test_neither_pyiceberg_nor_pandas_is_imported(tmp_path: Path, rows: bool) ->
     assert (done.returncode, done.stderr) == (0, "")
     assert [row["kind"] for row in _rows(log)] == ["batch", "batch", *(["row"] if rows else [])]
     assert ledger.SUMMARY_KEY in _summary(log)
+
+
+def test_two_runs_of_maintenance_remove_the_same_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that came second ended with an error of pyiceberg."""
+    log = _lake(tmp_path / "lake")
+    monkeypatch.setattr(checkpoint, "kept", lambda _: [dict.fromkeys(checkpoint.COLUMNS)])
+    log.append(_record(1), [replace(_event(1), relid=5)])
+    log.write_checkpoint()
+    log.append(replace(_record(3), checkpoint=2), [replace(_event(3), relid=5)])
+    swap, calls = SqliteCatalog.swap, 0
+
+    def overtaken(catalog: SqliteCatalog, *rest: str) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # the first call writes the new checkpoint
+            _table(log).delete("kind = 'checkpoint' and batch_id < 4")
+        return swap(catalog, *rest)
+
+    monkeypatch.setattr(SqliteCatalog, "swap", overtaken)
+    log.write_checkpoint()
+    assert [row["batch_id"] for row in _rows(log) if row["kind"] == Kind.CHECKPOINT] == [4]
+    last = log.last()
+    assert last is not None and last.batch_id == 4

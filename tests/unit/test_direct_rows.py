@@ -155,6 +155,29 @@ def test_of_two_writers_the_later_one_wins_whole(tmp_path: Path, with_pyiceberg:
     assert _summary(access)["total-records"] == "2"
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_of_two_writers_the_later_one_wins_in_other_catalogs_too(
+    tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch, first: bool
+) -> None:
+    """The command ended unexpectedly, or, if neither had found a row, the rows of both were there."""
+    access = _made(tmp_path / "lake")
+    if not first:
+        _write(access, 1)
+    swap = SqliteCatalog.swap
+
+    def overtaken(catalog: SqliteCatalog, *rest: str) -> bool:
+        with_pyiceberg.setattr(SqliteCatalog, "swap", swap)
+        _write(access, 2, 7)
+        return swap(catalog, *rest)
+
+    with_pyiceberg.setattr(SqliteCatalog, "swap", overtaken)
+    _write(access, 3, 2)
+    assert _stored(access) == _rows(3, 2)
+    with_pyiceberg.setattr(SqliteCatalog, "swap", lambda *_: False)
+    with pytest.raises(CommitConflict, match=r"writing ops\.plans: another runner wrote to it first"):
+        _write(access, 4)
+
+
 def test_a_full_disk_names_what_was_not_committed(tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch) -> None:
     access = _made(tmp_path / "lake")
     _write(access, 1)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from toolkit.values.lake_access import LakeAccess
 
+_TRIES = 5  # of a commit that replaces the rows of a table
 _NAMES = Namespaces()
 #: The columns of each table by its name in a lake without a prefix.
 _COLUMNS: Mapping[str, Mapping[str, str]] = {
@@ -136,8 +137,6 @@ def replace_read(access: LakeAccess, name: str, rows: Iterable[Mapping[str, Any]
     current = table.current_snapshot()
     if (None if current is None else current.snapshot_id) != base:
         raise _overtaken(name)
-    # pyiceberg would quietly repeat a lost commit on top of the winner. In memory only: not committed.
-    table.metadata.properties["commit.retry.num-retries"] = "0"
     try:
         _replace(table, to_arrow(name, rows))
     except CommitFailedException:
@@ -149,7 +148,10 @@ def _overtaken(name: str) -> CommitConflict:
 
 
 def _replace(table: Table, data: pa.Table, summary: Mapping[str, str] | None = None) -> None:
+    """Replace all rows, if no other process has committed since the table was loaded."""
     properties = dict(summary or {})
+    # pyiceberg would quietly repeat a lost commit on top of the winner. In memory only: not committed.
+    table.metadata.properties["commit.retry.num-retries"] = "0"
     if table.current_snapshot() is None:
         table.append(data, snapshot_properties=properties)
     else:
@@ -170,17 +172,27 @@ def write(
     overwrite: bool,
     summary: Mapping[str, str] | None = None,
 ) -> None:
-    """Append rows to one of the tables, or replace all of its rows, in one commit with this summary."""
+    """Append rows to one of the tables, or replace all of its rows, in one commit with this summary.
+
+    Raises:
+        CommitConflict: other processes commit to it again and again; nothing was written.
+    """
     rows = _plain(name, rows)
     # Another process may have committed meanwhile. The later commit wins, here as with pyiceberg.
     with contextlib.suppress(Unusual):
         if direct_rows.write(access, name, rows, summary or {}, replace=overwrite) is not None:
             return
-    table, data = open_catalog(access).load_table(name), to_arrow(name, rows)
-    if overwrite:
-        _replace(table, data, summary)
-    else:
-        table.append(data)
+    data = to_arrow(name, rows)
+    if not overwrite:
+        open_catalog(access).load_table(name).append(data)
+        return
+    from pyiceberg.exceptions import CommitFailedException
+
+    for _ in range(_TRIES):  # pyiceberg's own retry refuses to replace rows that it has not seen
+        with contextlib.suppress(CommitFailedException):
+            _replace(open_catalog(access).load_table(name), data, summary)
+            return
+    raise _overtaken(name)
 
 
 def replace_rows(

@@ -157,9 +157,10 @@ class Ledger(LogReading):
         record = last.next([event], checkpoint=number)
         self.append(record, [event])
         if last.checkpoint is not None:
-            from pyiceberg.exceptions import CommitFailedException
+            from pyiceberg.exceptions import CommitFailedException, ValidationException
 
-            with suppress(CommitFailedException):  # of another runner; the next checkpoint removes this one too
+            # Another runner may have removed it. If not, the next checkpoint removes this one too.
+            with suppress(CommitFailedException, ValidationException):
                 open_catalog(self.access).load_table(self.access.names.events).delete(
                     f"kind = '{Kind.CHECKPOINT}' and batch_id < {number}",
                     snapshot_properties={SUMMARY_KEY: record.to_json()},
