@@ -217,6 +217,25 @@ def test_trap_012_files_are_forced_before_the_catalog_names_them(lake: Config, m
     assert seen == ["commit", "advance"]
 
 
+@_kinds("postgresql", "rest", "hive")
+def test_a_commit_that_landed_stays_if_its_repeated_request_is_refused(
+    lake: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy may send a request again if its answer is lost. The run took the files of its commit for unused ones."""
+    committed = any_catalog._committed
+
+    def repeated(catalog: Any, table: Any, requirements: Any, updates: Any) -> Any:
+        committed(catalog, table, requirements, updates)
+        return committed(catalog, table, requirements, updates)
+
+    sql(lake, "insert into public.a values (2000, 'repeated')")
+    with monkeypatch.context() as patched:
+        patched.setattr(any_catalog, "_committed", repeated)
+        commands.drain(lake)
+    assert any(row["new"] == ["2000", "repeated"] for row in rows_in_log(lake))
+    _whole(lake)
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_trap_135_a_crash_around_the_commit_loses_and_doubles_nothing(lake: Config, when: str) -> None:

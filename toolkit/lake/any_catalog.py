@@ -196,7 +196,8 @@ class AnyCatalog:
             CommitFailedException: another process has changed the table; it is left as it stands.
             LakeError: files cannot be forced to the disk, or it is not known whether the commit landed.
         """
-        from pyiceberg.table import Table
+        from pyiceberg import exceptions
+        from pyiceberg.table import CommitTableResponse, Table
         from pyiceberg.table.update import AddSnapshotUpdate
 
         from toolkit.lake import durable
@@ -208,7 +209,16 @@ class AnyCatalog:
         added = [update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)]
         durable.sync_snapshots(self._access, name, table.io, added)
         with self._asked(f"committing to {name}", unknown=True):
-            response = _committed(self._catalog, table, requirements, updates)
+            try:
+                response = _committed(self._catalog, table, requirements, updates)
+            except exceptions.CommitFailedException:
+                # Also the answer to a request that a proxy has sent twice, and that has landed the first time.
+                found = self._catalog.load_table(name)
+                if not added or any(found.snapshot_by_id(snapshot.snapshot_id) is None for snapshot in added):
+                    raise
+                response = CommitTableResponse.model_construct(
+                    metadata=found.metadata, metadata_location=found.metadata_location
+                )
         written = Table(table.name(), response.metadata, response.metadata_location, table.io, self)  # type: ignore[arg-type]
         durable.sync_table(self._access, written, ())
         return response
