@@ -183,6 +183,19 @@ def test_a_run_that_begins_meanwhile_leaves_the_list_of_this_one(
         assert listed.read_text(encoding="utf-8") == f"{tmp_path}/a\n"
 
 
+def test_a_list_that_a_killed_run_never_locked_goes_too(tmp_path: Path) -> None:
+    """It stayed for ever. That of a run which begins at this moment stays."""
+    access = Config(root=tmp_path).lake_access
+    folder = tmp_path / "lake" / "lists"
+    folder.mkdir(parents=True)
+    old, young = folder / "old.new", folder / "young.new"
+    old.touch()
+    young.touch()
+    os.utime(old, (0, 0))
+    with file_lists.listed_files(access, "lists", {}):
+        assert young.exists() and not old.exists()
+
+
 def test_a_list_names_files_whatever_is_in_their_names(tmp_path: Path) -> None:
     """A line of the list ends at a line feed only: `a` is another file than `a<U+2028>b`."""
     access = Config(root=tmp_path).lake_access

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
 
 _log = logger(__name__)
+_BEGUN_SECONDS = 86_400.0
 
 
 class ListedFiles:
@@ -72,6 +74,8 @@ def listed_files(access: LakeAccess, kind: str, properties: Mapping[str, str]) -
         folder.mkdir(parents=True, exist_ok=True)
         for left in sorted(folder.glob("*.txt")):
             _delete_listed(left, properties)
+        for begun in folder.glob("*.new"):
+            _delete_begun(begun)
         listed = path.with_suffix(".new").open("a", encoding="utf-8")
     except OSError as error:
         raise LakeError(
@@ -90,6 +94,13 @@ def listed_files(access: LakeAccess, kind: str, properties: Mapping[str, str]) -
                 path.unlink()
             except OSError as error:  # the list is for the next run then
                 _log.warning("files were not deleted", extra={"list": str(path), "reason": str(error)})
+
+
+def _delete_begun(path: Path) -> None:
+    """Delete a list that a run was killed before it could lock. It is empty. Others get their name within a moment."""
+    with suppress(FileNotFoundError):
+        if time.time() - path.stat().st_mtime > _BEGUN_SECONDS:
+            path.unlink()
 
 
 def _delete_listed(path: Path, properties: Mapping[str, str]) -> None:
