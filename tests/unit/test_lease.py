@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import socket
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from toolkit.lake.lease import LEASE_NAME, hold_lease, holder
 from toolkit.values.config import Config
+from toolkit.values.errors import LakeError
 
 pytestmark = pytest.mark.unit
 
@@ -27,3 +30,18 @@ def test_a_killed_runner_whose_number_another_process_has_holds_no_lease(tmp_pat
     assert holder(access) is None
     with hold_lease(access):
         assert holder(access) is not None
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An NFS without them: the error named no file, and advised to free space."""
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    access = Config(root=tmp_path).lake_access
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with (
+        pytest.raises(LakeError, match=r"the lease file .*/lease cannot be locked: No locks .*; set \[lake\] work_dir"),
+        hold_lease(access),
+    ):
+        pass

@@ -64,7 +64,7 @@ def hold_lease(access: LakeAccess) -> Iterator[None]:
 
     Raises:
         LeaseHeld: another process holds it; the message says which.
-        LakeError: the lease file cannot be written.
+        LakeError: the lease file cannot be written or locked.
     """
     path = access.work_dir / LEASE_NAME
     try:
@@ -75,10 +75,16 @@ def hold_lease(access: LakeAccess) -> Iterator[None]:
     except OSError as error:
         raise LakeError(f"the lease file {path} is not writable: {error.strerror}; change its permissions") from None
     with file:
-        held = not _take(file, fcntl.LOCK_EX)
-        if held:  # perhaps only by `holder`, for a moment
-            time.sleep(_ASKED_SECONDS)
+        try:
             held = not _take(file, fcntl.LOCK_EX)
+            if held:  # perhaps only by `holder`, for a moment
+                time.sleep(_ASKED_SECONDS)
+                held = not _take(file, fcntl.LOCK_EX)
+        except OSError as error:
+            raise LakeError(
+                f"the lease file {path} cannot be locked: {error.strerror}; set [lake] work_dir to a folder of a file"
+                " system that has locks"
+            ) from None
         if held:
             file.seek(0)
             holder = file.read().strip()
