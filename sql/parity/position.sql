@@ -1,6 +1,6 @@
 -- The position of a server: its cluster, whether it follows a primary, the end of the WAL that it has written or
--- replayed, and the next transaction id that it shows. At the start of a page, the insert position is already after the
--- page header.
+-- replayed, the next transaction id that it shows, and whether any transaction is open that has written. At the start
+-- of a page, the insert position is already after the page header.
 select
   (select s.system_identifier::text from pg_catalog.pg_control_system() as s) as cluster,
   pg_catalog.pg_is_in_recovery() as follows,
@@ -16,4 +16,6 @@ select
       from (select pg_catalog.pg_current_wal_insert_lsn(), pg_catalog.pg_current_wal_flush_lsn()) as w (inserted, flushed)
     )
   end::text as lsn,
-  pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text as xid
+  pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text as xid,
+  -- Last, so that it is read after the position: a transaction gives up the lock of its id once snapshots show it.
+  exists (select from pg_catalog.pg_locks as l where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock') as writing

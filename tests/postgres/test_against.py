@@ -178,6 +178,18 @@ def test_a_source_that_never_stands_still_has_no_exact_lsn(
         commands.against(busy, copy)
 
 
+def test_a_commit_that_no_snapshot_shows_yet_has_no_exact_lsn(source: Config, copy: str) -> None:
+    """A commit that waits for the disk or a standby is in the log already, and its transaction is still open."""
+    _run(source.source.conninfo, *SCHEMA)
+    quiet = source.model_copy(update={"check": CheckConfig(cut_seconds=0.5)})
+    with psycopg.connect(source.source.conninfo) as conn:
+        conn.execute("insert into public.item values (1000, 'late', 1, 'y')")
+        with pytest.raises(SourceUnavailable, match="a transaction that has written is open"):
+            commands.against(quiet, copy)
+        conn.rollback()
+    assert commands.against(quiet, copy).lsn is not None
+
+
 LABEL = "alter type public.mood rename value 'ill' to 'sick'"
 
 

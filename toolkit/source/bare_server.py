@@ -16,6 +16,9 @@ from toolkit.values.errors import SourceUnavailable
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import TableVersion
 
+#: Between two attempts to take a snapshot, in seconds.
+_BETWEEN = 0.005
+
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -25,6 +28,7 @@ class Position:
     follows: bool
     lsn: Lsn
     xid: str
+    writing: bool = False  # whether a transaction that has written is open
 
     def __str__(self) -> str:
         return f"replayed to {self.lsn}" if self.follows else f"at transaction {self.xid}"
@@ -32,33 +36,38 @@ class Position:
 
 def position(conn: Connection) -> Position:
     """Read the current position."""
-    cluster, follows, lsn, xid = conn.execute(resources.load("parity/position").encode()).fetchall()[0]
-    return Position(cluster, follows, Lsn.parse(lsn), xid)
+    cluster, follows, lsn, xid, writing = conn.execute(resources.load("parity/position").encode()).fetchall()[0]
+    return Position(cluster, follows, Lsn.parse(lsn), xid, writing)
 
 
 @contextmanager
 def snapshot_at(source: SourceConfig, asked: Connection, *, seconds: float) -> Iterator[tuple[Connection, Position]]:
     """Open a session that reads in one snapshot, and read the position that the snapshot shows exactly.
 
-    A position that is read beside a snapshot may include a commit that the snapshot does not show. The snapshot is
-    therefore retaken until nothing was written from before it until after it. `asked` is a session on the same server.
+    A position that is read beside a snapshot may include a commit that the snapshot does not show: one that came
+    between them, or one that waits for the disk or for a standby. The snapshot is therefore retaken until no
+    transaction that has written is open before it, and nothing is written from then until after it. `asked` is a
+    session on the same server.
 
     Raises:
-        SourceUnavailable: the server wrote all the time.
+        SourceUnavailable: the server never stood still.
     """
     deadline = time.monotonic() + seconds
     with connect(source) as conn:
         while True:
             with inside_snapshot(conn, None, seconds=seconds):
-                before, at = position(asked), position(conn)  # the first statement takes the snapshot
-                if before.lsn == at.lsn:
+                # The first statement of `conn` takes the snapshot.
+                before, at, after = position(asked), position(conn), position(asked)
+                if before.lsn == at.lsn == after.lsn and not before.writing:
                     yield conn, at
                     return
             if time.monotonic() > deadline:
+                why = "a transaction that has written is open" if before.writing else "it writes all the time"
                 raise SourceUnavailable(
-                    f"no snapshot of the source at an exact LSN in {seconds:g} s: it wrote all the time, last from"
-                    f" {before.lsn} to {at.lsn}; pause its writers for a moment, or raise [check] cut_seconds"
+                    f"no snapshot of the source at an exact LSN in {seconds:g} s: {why}, now from {before.lsn} to"
+                    f" {after.lsn}; pause its writers for a moment, or raise [check] cut_seconds"
                 )
+            time.sleep(_BETWEEN)
 
 
 def tables(conn: Connection) -> dict[str, TableVersion]:
