@@ -110,6 +110,36 @@ begin
 end
 $function$;
 
+-- The triggers that capture TRUNCATE of a partition, or of a root that publishes its rows (32_partitions). `stamp`
+-- changes when one is switched off or on.
+create or replace view cdc.guards as
+select t.tgrelid as relid, t.oid, t.xmin as stamp
+from pg_trigger as t
+join pg_proc as p on p.oid = t.tgfoid and p.proname = 'capture_truncate'
+join pg_namespace as n on n.oid = p.pronamespace and n.nspname = 'cdc'
+where t.tgenabled = 'A'
+  and t.tgtype = 34 -- before TRUNCATE
+  and t.tgqual is null;
+revoke all on cdc.guards from public;
+
+-- Return the trigger of each partition that captures its TRUNCATE.
+create or replace function cdc.guards_of(partitions oid[])
+returns jsonb
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  return (
+    select coalesce(
+      jsonb_agg(jsonb_build_array(g.relid::int8, g.oid::int8, g.stamp::text::int8) order by g.relid, g.oid), '[]'
+    )
+    from cdc.guards as g
+    where g.relid = any (partitions)
+  );
+end
+$function$;
+
 -- Return what the publications that send a table send of it together, as pgoutput merges them.
 create or replace function cdc.sent_by(relid oid, publications jsonb)
 returns jsonb
@@ -388,6 +418,7 @@ select
   end
   || case when p.sent ->> 'conflict' is null then '{}' else jsonb_build_object('conflict', p.sent -> 'conflict') end
   || case when s.list is null then '{}' else jsonb_build_object('strays', s.list) end
+  || case when s.guards is null then '{}' else jsonb_build_object('guards', s.guards) end
   || case
     -- Without event triggers no event shows that a trigger of the change log was disabled or replaced. Its row version
     -- does.
@@ -469,7 +500,9 @@ cross join lateral (
     and w.oid > 16383 -- a table of the user; not 16384, which a cached plan would take for the table of that OID
 ) as p
 cross join lateral (
-  select case when w.relkind = 'p' and p.sent is not null then cdc.strays(w.oid, b.partitions) end as list
+  select
+    case when w.relkind = 'p' and p.sent is not null then cdc.strays(w.oid, b.partitions) end as list,
+    case when w.relkind = 'p' and p.sent is not null then cdc.guards_of(b.partitions) end as guards
   offset 0
 ) as s
 cross join lateral (
@@ -558,6 +591,7 @@ revoke all on function cdc.naming_types() from public;
 revoke all on function cdc.key_index(oid) from public;
 revoke all on function cdc.partitions_below(oid) from public;
 revoke all on function cdc.strays(oid, oid[]) from public;
+revoke all on function cdc.guards_of(oid[]) from public;
 revoke all on function cdc.sent_by(oid, jsonb) from public;
 revoke all on function cdc.type_details(oid) from public;
 revoke all on function cdc.table_snapshots(oid[]) from public;

@@ -9,13 +9,7 @@ create or replace view cdc.partitions as
 select
   c.oid as relid,
   array_agg(distinct r.oid) as roots,
-  exists (
-    select
-    from pg_trigger as t
-    join pg_proc as p on p.oid = t.tgfoid and p.proname = 'capture_truncate'
-    join pg_namespace as n on n.oid = p.pronamespace and n.nspname = 'cdc'
-    where t.tgrelid = c.oid and t.tgenabled = 'A'
-  ) as guarded,
+  exists (select from cdc.guards as g where g.relid = c.oid) as guarded,
   c.relkind = 'r' and c.relfilenode <> c.oid as moved
 from pg_class as c
 cross join lateral pg_partition_ancestors(c.oid) as a (relid)

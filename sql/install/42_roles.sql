@@ -87,6 +87,8 @@ begin
         ('select', 'cdc.known_settings', true, false),
         ('select', 'cdc.publications', true, false),
         ('select', 'cdc.partitions', true, false),
+        ('select', 'cdc.guards', true, false),
+        ('execute', 'function cdc.guards_of(oid[])', true, false),
         ('select', 'cdc.log_parts', true, false),
         ('select', 'cdc.log_lacking', true, false),
         ('select', 'cdc.logged_tables', true, false),

@@ -386,6 +386,49 @@ def test_trap_097_init_leaves_a_partition_whose_trigger_was_off_to_the_drain(wor
     assert "public.r1 was truncated" in world.stale()["public.r"]
 
 
+_GUARD = "create trigger {0} before truncate on r1 for each statement {1} execute function cdc.capture_truncate()"
+
+
+@pytest.mark.parametrize(
+    ("off", "back"),
+    [
+        ("drop trigger {0} on r1", f"{_GUARD}; alter table r1 enable always trigger {{0}}"),
+        ("alter table r1 disable trigger all", "alter table r1 enable always trigger {0}"),
+        ("alter table r1 enable replica trigger {0}", "begin; alter table r1 enable always trigger {0}; commit"),
+        (
+            f"drop trigger {{0}} on r1; {_GUARD.replace('{1}', 'when (false)')};"
+            " alter table r1 enable always trigger {0}",
+            "select",
+        ),
+    ],
+    ids=["dropped", "disabled", "for replicas", "with a condition"],
+)
+def test_trap_097_a_partition_whose_trigger_is_back_before_the_drain(world: World, off: str, back: str) -> None:
+    """A hand that put the trigger back left the root ok with the rows of the truncated partition."""
+    log = world.start(*ROOT)
+    log.drain()
+    trigger = f"_cdc_truncate_{world.relid('r1')}"
+    world.sql(*off.format(trigger, "").split("; "), "truncate r1", back.format(trigger, ""))
+    before = log.complete_to
+    log.drain()
+    state = log.states()["public.r"]
+    assert "may have been truncated" in (state.reason or "")
+    assert state.from_lsn is not None and state.from_lsn <= before
+    log.repair("public.r")
+    log.drain()
+    world.exact("r")
+    world.sql("alter table r1 disable trigger all", "insert into r values (2, 'c')")
+    world.sql(f"alter table r1 enable always trigger {trigger}")
+    log.drain()
+    world.exact("r")  # the file of the partition proves that it was not truncated
+    world.sql("truncate r1")
+    log.drain()
+    assert "public.r1 was truncated" in world.stale()["public.r"]
+    log.repair("public.r")
+    log.drain()
+    world.exact("r")
+
+
 def test_trap_097_each_lake_learns_of_a_partition_whose_trigger_was_off(world: World, tmp_path: Path) -> None:
     """The drain of one lake made the trigger again, and the root stayed ok in the other lake."""
     log = world.start(*ROOT)

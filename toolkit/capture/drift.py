@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from toolkit.values.source_access import SourceAccess
 
 _log = logger(__name__)
+#: Keys of a snapshot that `ddl.changes_without_event` compares.
+_EXPLAINED = ("entries", "guards", "stamps", "storage")
 _LOCK_SECONDS = 2  # longest wait for DDL that has not committed
 
 
@@ -192,6 +194,11 @@ class _Comparison:
 
     def events(self) -> list[Event]:
         seen, known = self.seen, self.known
+        for root, partition in sorted(seen.truncated.items()):
+            if root in seen.tables and self._table(root).published:
+                self._gap(
+                    root, f"partition {partition} may have been truncated before its trigger stood", seen.tables[root]
+                )
         xids = ((relid, version.xid) for relid, version in known.versions.items())
         hidden = {relid for relid, xid in xids if xid is not None and not seen.sees(xid)}
         for relid, text in sorted(seen.tables.items()):
@@ -213,7 +220,7 @@ class _Comparison:
                 self._differs(relid, reason, text)
             elif unexplained := "; ".join(ddl.changes_without_event(was, now)):
                 self._differs(relid, unexplained, text)
-            elif differ or was.get("entries") != now.get("entries") or ddl.toast_tables(was) != ddl.toast_tables(now):
+            elif differ or _moved(was, now):
                 self._differs(relid, None, text)
         for relid, version in sorted(known.versions.items()):
             last = version.table
@@ -223,11 +230,6 @@ class _Comparison:
                 continue  # it was added in this drain
             gone = json.dumps(json.loads(version.payload) | {"dropped": True})
             self._differs(relid, "the table left the catalog without a DDL event", gone)
-        for root, partition in sorted(seen.truncated.items()):
-            if root in seen.tables and self._table(root).published:
-                self._gap(
-                    root, f"partition {partition} may have been truncated before its trigger stood", seen.tables[root]
-                )
         self._capture()
         return self.made
 
@@ -270,6 +272,13 @@ class _Comparison:
         self.made.append(Event(**base, ordinal=ordinal, kind=kind, relid=relid, payload=payload, **more))
 
 
+def _moved(was: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Return whether the log needs the new state of what differs, although nothing is unexplained."""
+    if any(was.get(key) != now.get(key) for key in ("entries", "guards")):
+        return True
+    return ddl.toast_tables(was) != ddl.toast_tables(now)
+
+
 def _differences(was: dict[str, object], now: dict[str, object]) -> list[str]:
     """Return the names of the properties that differ, except those that only the log remembers."""
     names = []
@@ -277,7 +286,7 @@ def _differences(was: dict[str, object], now: dict[str, object]) -> list[str]:
         a, b = was.get(key), now.get(key)
         if key == "columns":
             a, b = _plain_columns(a), _plain_columns(b)
-        if key not in ("dropped", "entries", "stamps", "storage") and a != b:
+        if key not in ("dropped", *_EXPLAINED) and a != b:
             names.append(key)
     return names
 

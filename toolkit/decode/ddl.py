@@ -77,6 +77,7 @@ def changes_without_event(
         # VACUUM FULL writes the catalog row of a column with a missing value. ALTER TYPE also writes the row of its
         # default.
         unexplained |= stamps[1] is None or stamps[1] not in (old[1], *own)
+    yield from _unguarded(was, now)
     files = {relid: rest for relid, *rest in was["storage"]}
     for relid, file, toast in now["storage"]:
         old_file, old_toast = files.get(relid, (file, toast))
@@ -87,12 +88,25 @@ def changes_without_event(
             return
 
 
+def _unguarded(was: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """Find partitions with another file, if the trigger that captures TRUNCATE was not there all the time."""
+    if "guards" not in was or "guards" not in now:
+        return
+    files = {relid: file for relid, file, _ in was["storage"]}
+    before, after = ({relid: rest for relid, *rest in snapshot["guards"]} for snapshot in (was, now))
+    if any(
+        files.get(relid, file) != file and (relid not in before or before[relid] != after.get(relid))
+        for relid, file, _ in now["storage"]
+    ):
+        yield "a partition may have been truncated while its trigger was off"
+
+
 def is_another_state(was: dict[str, Any], now: dict[str, Any], *, own: Collection[int]) -> bool:
     """Return whether two snapshots differ in more than a file or entries of publications that explain themselves.
 
     A partition gets such an entry when its root moves to a schema that is published, and a new file by VACUUM FULL.
     """
-    apart = ("entries", "storage")
+    apart = ("entries", "guards", "storage")
     if {**was, **dict.fromkeys(apart)} != {**now, **dict.fromkeys(apart)}:
         return True
     return any(changes_without_event(was, now, own=own))
