@@ -558,6 +558,7 @@ begin
       s.slot,
       c.oid as relid,
       d.oid as role,
+      case when has_schema_privilege(d.oid, n.oid, 'usage') then '[]' else jsonb_build_array(n.oid::int8) end as schemas,
       format('grant select on table %s to %I', c.oid::regclass, d.rolname)
       || case
         when has_schema_privilege(d.oid, n.oid, 'usage') then ''
@@ -591,7 +592,10 @@ begin
     perform cdc.run_uncaptured(granted.statement);
     insert into cdc.settings (slot, name, value) -- for cdc.withdraw
     select granted.slot, 'granted ' || granted.relid, convert_to(
-      jsonb_build_object('role', granted.role::int8, 'tables', jsonb_build_array(granted.relid::int8))::text, 'UTF8'
+      jsonb_build_object(
+        'role', granted.role::int8, 'tables', jsonb_build_array(granted.relid::int8), 'schemas', granted.schemas
+      )::text,
+      'UTF8'
     )
     on conflict (slot, name) do update set value = excluded.value;
   end loop;

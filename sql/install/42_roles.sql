@@ -5,8 +5,8 @@
 -- the change log. It runs the functions that write for it: beacons, ticks, a WAL record, and the rotation of the change
 -- log. The reader sees what the toolkit keeps about the source, and no row of any table. No other role has a right here.
 
--- Take back the SELECT of the drainer of this lake on tables that were captured, except on those that still are. Without
--- cdc.slot: of all drainers.
+-- Take back the SELECT of the drainer of this lake on tables that were captured, except on those that still are, and the
+-- USAGE of their schemas that it did not have before. Without cdc.slot: of all drainers.
 create or replace function cdc.withdraw(keep oid[])
 returns void
 language plpgsql
@@ -38,6 +38,24 @@ begin
           and o.about -> 'role' = g.about -> 'role'
           and o.about -> 'tables' @> to_jsonb(c.oid::int8)
       )
+    union
+    select format('revoke usage on schema %I from %I', n.nspname, r.rolname)
+    from granted as g
+    join pg_roles as r on r.oid = (g.about ->> 'role')::oid
+    cross join jsonb_array_elements_text(g.about -> 'schemas') as t (place)
+    join pg_namespace as n on n.oid = t.place::oid
+    where coalesce(current_setting('cdc.slot', true), '') in ('', g.slot)
+      and not exists (select from pg_class as c where c.oid = any (keep) and c.relnamespace = n.oid)
+      and not exists (
+        select
+        from granted as o
+        cross join jsonb_array_elements_text(o.about -> 'tables') as k (relid)
+        join pg_class as c on c.oid = k.relid::oid
+        where o.slot <> g.slot
+          and current_setting('cdc.slot', true) <> ''
+          and o.about -> 'role' = g.about -> 'role'
+          and c.relnamespace = n.oid
+      )
   loop
     execute step;
   end loop;
@@ -55,6 +73,7 @@ declare
   drainer name := nullif(roles ->> 'drainer', '');
   granted jsonb := (select convert_from(s.value, 'UTF8')::jsonb from cdc.known_settings as s where s.name = 'granted');
   wanted oid[];
+  opened oid[]; -- the schemas that it may use by a grant of `cdc init` or of cdc.let_read
   step record;
 begin
   -- Whoever had a right in the schema loses it, and the roles of each lake get it again: on the change log only those of
@@ -151,6 +170,25 @@ begin
   loop
     execute step.statement;
   end loop;
+  opened := array(
+    select distinct c.relnamespace::oid
+    from pg_class as c
+    where c.oid = any (wanted)
+      and (
+        not has_schema_privilege(drainer, c.relnamespace, 'usage')
+        or exists (
+          select
+          from (
+            select s.value from cdc.settings as s
+            where s.name = 'granted' or s.name like 'granted %'
+            offset 0 -- other values are no JSON
+          ) as s
+          cross join lateral (select convert_from(s.value, 'UTF8')::jsonb) as f (about)
+          where f.about -> 'schemas' @> to_jsonb(c.relnamespace::int8)
+            and (f.about ->> 'role')::oid = (select r.oid from pg_roles as r where r.rolname = drainer)
+        )
+      )
+  );
   for step in
     select distinct format('grant usage on schema %I to %I', n.nspname, drainer) as statement
     from pg_class as c
@@ -164,7 +202,12 @@ begin
   where slot = current_setting('cdc.slot')
     and (name like 'granted %' or name = 'granted' and drainer is null); -- all that stay are among the wanted ones
   insert into cdc.settings (slot, name, value)
-  select current_setting('cdc.slot'), 'granted', convert_to(jsonb_build_object('role', r.oid::int8, 'tables', to_jsonb(wanted::int8[]))::text, 'UTF8')
+  select current_setting('cdc.slot'), 'granted', convert_to(
+    jsonb_build_object(
+      'role', r.oid::int8, 'tables', to_jsonb(wanted::int8[]), 'schemas', to_jsonb(opened::int8[])
+    )::text,
+    'UTF8'
+  )
   from pg_roles as r
   where r.rolname = drainer
   on conflict (slot, name) do update set value = excluded.value where settings.value is distinct from excluded.value;

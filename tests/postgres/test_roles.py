@@ -399,6 +399,33 @@ def test_row_6_a_table_that_leaves_the_selection_is_no_longer_read(installed: Ro
 
 
 @mostly_one_server
+def test_row_6_uninstall_takes_back_the_usage_of_schemas(installed: Roles) -> None:
+    """It stayed. What the role could use before stays, and what a later `cdc init` finds granted is still its own."""
+    drainer = installed.drainer.source.drainer
+    names = "unnest(array['shop', 'other', 'more', 'before']) as n"
+    may = f"select n from {names} where has_schema_privilege(%s, n, 'usage')"
+
+    def usable() -> list[object]:
+        return [name for (name,) in installed.admin.execute(may.encode(), [drainer]).fetchall()]
+
+    installed.sql(
+        "create schema before", f"grant usage on schema before to {drainer}",
+        "create table before.t (id int primary key)", "create schema other",
+        "create table other.t (id int primary key)", "create schema more",
+    )  # fmt: skip
+    wider = installed.capturing(tables=("*.*",), new_tables=NewTables.PUBLISH)
+    for _ in range(2):
+        commands.init(wider.installer)
+    installed.sql("create table more.t (id int primary key)")
+    assert usable() == ["shop", "other", "more", "before"]
+    less = installed.capturing(tables=("shop.orders", "more.t", "before.t"))
+    commands.init(less.installer)
+    assert usable() == ["shop", "more", "before"]
+    commands.uninstall(less.installer)
+    assert usable() == ["before"]
+
+
+@mostly_one_server
 @pytest.mark.parametrize("tables", ["shop.*", "*.*"])
 def test_row_6_a_table_born_later_is_read_from_its_create_on(roles: Roles, tables: str) -> None:
     """Also a partition, and with whole schemas; a table that is not captured is not."""
