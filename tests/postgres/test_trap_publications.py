@@ -266,6 +266,28 @@ _BORN = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [{"tables": ("public.r1",)}, {"tables": ("public.r*",), "exclude": ("public.r", "public.r2")}],
+    ids=["a partition", "all but the root"],
+)
+def test_trap_096_a_partition_that_comes_as_its_root_is_listed(
+    world: World, chosen: dict[str, tuple[str, ...]]
+) -> None:
+    """`cdc status` did not list it, and the remedy of `cdc doctor` changed nothing."""
+    log = world.start(*ROOT, **chosen)
+    world.sql("insert into r values (3, 'comes as a row of r')")
+    log.drain()
+    assert set(log.states()) == {"public.r"}
+    listed = catalog.not_captured(log.conn, log.config.capture_rules, ticks=False)
+    assert list(listed) == ["public.r1"] and "rows are captured as those of public.r," in listed["public.r1"]
+    assert f"table public.r1: {listed['public.r1']}" in world.findings()
+    log.config = world.config.model_copy(
+        update={"source": world.config.source.model_copy(update={"tables": ("public.r*",), "exclude": ()})}
+    )
+    assert catalog.not_captured(log.conn, log.config.capture_rules, ticks=False) == {}
+
+
 @pytest.mark.parametrize("how", _BORN)
 def test_trap_097_truncate_in_the_transaction_that_made_the_partition(world: World, how: str) -> None:
     log = world.start(*ROOT)

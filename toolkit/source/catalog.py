@@ -93,10 +93,27 @@ def members(conn: Connection, source: SourceConfig, asked: Sequence[Relation]) -
 
 
 def _held(asked: Sequence[Relation], held: Sequence[PublicationState]) -> set[int]:
-    found = {r.relid for r in asked if r.table and any(p.holds(r) for p in held)}
+    return _with_partitions(asked, {r.relid for r in asked if r.table and any(p.holds(r) for p in held)})
+
+
+def _with_partitions(asked: Sequence[Relation], relids: set[int]) -> set[int]:
+    found = set(relids)
     while below := {r.relid for r in asked if found.intersection(r.parents)} - found:
         found |= below
     return found
+
+
+def sent_as_others(conn: Connection, source: SourceConfig) -> dict[int, str]:
+    """Return, by relid, the partitions whose rows come as rows of a table that is not configured, with its name."""
+    every, via_root = relations(conn), [p for p in publications(conn, source) if p.via_root]
+    roots = [r for r in every if r.kind == "p" and any(p.holds(r) for p in via_root)]
+    below = {root: _with_partitions(every, {root.relid}) - {root.relid} for root in roots}
+    return {
+        relid: root.identifier
+        for root, relids in below.items()
+        if not source.asks_for(root.schema, root.name) and not any(root.relid in others for others in below.values())
+        for relid in relids
+    }
 
 
 def versions_only(conn: Connection, rules: CaptureRules) -> tuple[int, ...]:
@@ -147,6 +164,7 @@ def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool) -> dict[
     found: dict[str, str] = {}
     asked = [r for r in matching(conn, rules.source) if rules.capture_of(r.schema, r.name).capture != Capture.SCHEMA]
     inside, as_roots = _held(asked, held), _held(asked, [p for p in held if p.via_root])
+    elsewhere = sent_as_others(conn, rules.source)
     for relation in asked:
         if relation.table and relation.persistence == "u":
             found[relation.identifier] = (
@@ -158,6 +176,8 @@ def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool) -> dict[
         elif relation.capturable and not ticks and rules.through_slot(relation.schema, relation.name):
             if relation.relid not in inside:
                 found[relation.identifier] = "is in no publication; run `cdc init`, or name it in [source] exclude"
+            elif root := elsewhere.get(relation.relid):
+                found[relation.identifier] = "; ".join(of_other(root))
             elif relation.kind == "p" and relation.relid not in as_roots:
                 names = " or ".join(quote_postgres(p.name) for p in held if relation.relid in _held(asked, [p]))
                 found[relation.identifier] = (
@@ -166,6 +186,14 @@ def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool) -> dict[
                     f" `{command('repair', relation.identifier)}`"
                 )
     return found
+
+
+def of_other(root: str) -> tuple[str, str]:
+    """Return what is wrong with a partition of `sent_as_others`, and the remedy."""
+    return (
+        f"is a partition, and its rows are captured as those of {root}, which [source] does not name",
+        f"name {root} in [source] tables, or the partition in [source] exclude",
+    )
 
 
 def selected_relations(conn: Connection, rules: CaptureRules) -> tuple[Relation, ...]:

@@ -21,6 +21,10 @@ from toolkit.values.outcome import Level
 from toolkit.values.table import OPERATIONS, TableVersion
 
 OLDEST = 150000
+_NOT_PUBLISHED = (
+    "is named by [source] tables and not in the publication: nothing of it is captured",
+    "run `cdc init` to add it, or name it in [source] exclude",
+)
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 
 
@@ -247,6 +251,7 @@ def _publications(conn: Connection, rules: CaptureRules) -> Iterator[Finding]:
     chosen = {r.relid: r for r in catalog.selected_relations(conn, rules)}
     tables = catalog.selected_tables(conn, rules)
     below = {child for table in tables if table.published for child in table.children}
+    elsewhere = catalog.sent_as_others(conn, rules.source)
     for table in tables:
         out = [column.name for column in table.columns if not column.published and not column.generated]
         if table.published and out:
@@ -271,12 +276,9 @@ def _publications(conn: Connection, rules: CaptureRules) -> Iterator[Finding]:
             and table.relid in chosen
             and rules.through_slot(table.schema, table.name)
         ):
-            yield Finding(
-                Level.WARNING,
-                f"table {table.identifier}",
-                "is named by [source] tables and not in the publication: nothing of it is captured",
-                "run `cdc init` to add it, or name it in [source] exclude",
-            )
+            root = elsewhere.get(table.relid)
+            found = catalog.of_other(root) if root else _NOT_PUBLISHED
+            yield Finding(Level.WARNING, f"table {table.identifier}", *found)
 
 
 def _own(conn: Connection, source: SourceConfig, published: tuple[TableVersion, ...]) -> Iterator[Finding]:
