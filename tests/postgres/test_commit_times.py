@@ -50,3 +50,23 @@ def test_a_time_is_the_lsn_before_the_first_later_commit(source: Config, plain_l
         lsn = lsn_at(lake_of(config), at)
         assert sum(row["end_lsn"] <= lsn for row in changes) == number
         assert sum(row["commit_lsn"] < lsn for row in changes) == number
+
+
+@pytest.mark.parametrize("by", ["slot", "tick"])
+def test_a_time_before_the_log_begins_is_refused(source: Config, plain_lake: Config, by: str) -> None:
+    """It was the LSN of the first transaction in the log, at which the rows of the first copy were shown."""
+    config = source.model_copy(update={"root": plain_lake.root})
+    if by == "tick":
+        chosen = config.source.model_copy(update={"capture": "change_log", "change_log_drain": "tick"})
+        config = config.model_copy(update={"source": chosen})
+    sql(config, "create table public.a (id int primary key)")
+    before = _now(config)
+    sql(config, "insert into public.a values (1)")
+    commands.init(config)
+    after = _now(config)
+    sql(config, "insert into public.a values (2)")
+    commands.drain(config)
+    changes = rows_in_log(config, "kind = 'row' and op = 'I'")
+    assert [row["commit_lsn"] for row in changes] == [lsn_at(lake_of(config), after)]
+    with pytest.raises(ConfigError, match=r"the log begins at .*give a later time"):
+        lsn_at(lake_of(config), before)

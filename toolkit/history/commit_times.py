@@ -21,23 +21,23 @@ def lsn_at(lake: Lake, at: datetime) -> Lsn:
 
     Like PostgreSQL's `recovery_target_time`, this stops at the first later commit, although the clock of commits may
     step back. Each drain of a slot leaves a message on the source that the next drain reads. So a time before the last
-    drain but one always has a later commit.
+    drain but one always has a later commit. The beginning of a log leaves one too, which is its first commit.
 
     Raises:
-        ConfigError: the log has no later transaction, so it may still lack a commit at or before that time.
+        ConfigError: the log has no later transaction, so it may still lack a commit at or before that time; or that
+            time is before the log begins.
     """
     import pyarrow.compute as pc
 
     from toolkit.lake.scans import scan_batches
 
-    last = lake.reading().require().last()
+    ledger = lake.reading().require()
+    last = ledger.last()
     assert last is not None
     kinds = ", ".join(f"'{kind}'" for kind in (Kind.ROW, Kind.TRUNCATE, Kind.MESSAGE, Kind.DDL))
     origins = ", ".join(f"'{origin}'" for origin in (Origin.SLOT, Origin.CHANGE_LOG))
-    later = (
-        f"generation = {last.generation} and kind in ({kinds}) and origin in ({origins})"
-        f" and committed_at > '{at.astimezone(UTC).isoformat()}'"
-    )
+    commits = f"generation = {last.generation} and kind in ({kinds}) and origin in ({origins})"
+    later = f"{commits} and committed_at > '{at.astimezone(UTC).isoformat()}'"
     found: int | None = None
     for batch in scan_batches(lake.access, lake.access.names.events, ("commit_lsn",), where=later):
         least = pc.min(batch.column("commit_lsn")).as_py()
@@ -47,6 +47,17 @@ def lsn_at(lake: Lake, at: datetime) -> Lsn:
             f"at {at.isoformat(sep=' ')}: the log, which goes to {last.complete_to}, has no transaction that committed"
             " later; drain and try again, or give an LSN"
         )
+    earlier = scan_batches(
+        lake.access, lake.access.names.events, ("commit_lsn",), where=f"{commits} and commit_lsn < {found}"
+    )
+    if not any(batch.num_rows for batch in earlier):
+        first = next(record for record in ledger.batches() if record.generation == last.generation)
+        # A tick leaves no message. Its time is that of the runner, as that of the first ledger row.
+        if first.tick is None or datetime.fromisoformat(first.committed_at) > at:
+            raise ConfigError(
+                f"at {at.isoformat(sep=' ')}: the log begins at {first.complete_to}, and has no transaction that"
+                " committed before; give a later time, or an LSN"
+            )
     return Lsn(found)
 
 
