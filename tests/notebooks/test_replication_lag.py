@@ -48,6 +48,13 @@ def test_a_batch_is_as_the_ledger_has_it(drained: Config) -> None:
     assert frame["waited_seconds"].iloc[1] == 300.0
 
 
+def test_a_commit_at_a_whole_second_is_shown_beside_others(lake: Config, spark: object) -> None:
+    """Its text has no fraction: one commit of a million made the frame of all fail."""
+    for number, at in enumerate(("2025-03-01T10:00:00.250000+00:00", "2025-03-01T10:00:01+00:00"), 1):
+        ledger_of(lake).append_empty(_record(number, 0x1000 * number, 0x1000 * (number + 1), 1, at))
+    assert commit_times.batches_frame(ledger_of(lake))["waited_seconds"].iloc[1] == 0.75
+
+
 def test_the_notebook_says_how_far(drained: Config, tmp_path: Path) -> None:
     out = notebooks.run(drained, "replication_lag", {}, tmp_path / "lag.html")
     cells = json.loads(out.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]

@@ -84,7 +84,9 @@ def batches_frame(ledger: Ledger) -> pd.DataFrame:
             "complete_to": [str(Lsn(record.complete_to)) for record in records],
             "wal_bytes": [record.complete_to - record.from_lsn for record in records],
             "changes": [record.changes for record in records],
-            "committed_at": pd.to_datetime([record.committed_at or None for record in records], utc=True),
+            "committed_at": pd.to_datetime(
+                [record.committed_at or None for record in records], utc=True, format="ISO8601"
+            ),
         }
     )
     frame["waited_seconds"] = frame["committed_at"].diff().dt.total_seconds()
