@@ -26,3 +26,19 @@ def test_a_chart_is_drawn_as_svg_and_as_png() -> None:
     drawn, sizes = bundle
     assert drawn["image/svg+xml"].startswith("<svg") and drawn["image/png"].startswith(b"\x89PNG")
     assert min(sizes["image/png"].values()) > 10
+
+
+def test_a_chart_of_many_checks_is_drawn() -> None:
+    """The chart of every check failed after some weeks: Altair refuses more than 5,000 rows, for the size of a page."""
+    import altair as alt
+    import pandas as pd
+
+    before = alt.renderers.active
+    chart = alt.Chart(pd.DataFrame({"a": range(5001)})).mark_tick().encode(x="a:Q")
+    try:
+        Toolkit.draw_charts()
+        bundle: Any = chart._repr_mimebundle_()
+    finally:
+        alt.renderers.enable(before)
+        alt.data_transformers.enable("default", max_rows=5000)
+    assert bundle[0]["image/svg+xml"].startswith("<svg")

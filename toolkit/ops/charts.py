@@ -9,10 +9,11 @@ def draw_as_pictures() -> None:
     """Let charts of Altair be drawn as SVG and as PNG.
 
     Exported pages and JupyterLab show the SVG. In a notebook that another process has run, JupyterLab trusts no SVG and
-    shows the PNG.
+    shows the PNG. A picture has no rows in it, so Altair's limit of 5,000 rows for the size of a page is taken away.
     """
     import altair as alt
 
+    alt.data_transformers.disable_max_rows()
     alt.renderers.register("pictures", _pictures)
     alt.renderers.enable("pictures")
 
