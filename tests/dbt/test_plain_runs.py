@@ -10,8 +10,9 @@ from tests.dbt.harness import Lake
 from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_models import check_current, check_history
 from tests.dbt.test_rebuild import plain_run
-from tests.support_ledger import ledger_of
-from toolkit.build import schema_changes
+from tests.support_ledger import lake_of, ledger_of
+from toolkit.build import models, schema_changes
+from toolkit.lake import reads
 from toolkit.rawlog.arrow import to_arrow
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
@@ -56,3 +57,41 @@ def test_a_build_that_ended_at_a_ddl_many_batches_ago_is_continued(built: Lake, 
     assert _statuses(plain_run(built, "current", "history")) <= {"success", "skipped"}
     check_current(built, source, [table])
     check_history(built, source, table)
+
+
+def test_a_model_is_not_built_under_a_name_that_its_table_has_lost(built: Lake) -> None:
+    """A plain run showed a table of the source under the name that another one has now."""
+    source = Source()
+    one, two, gone = (
+        Table(relid, name, [column(1, "id"), column(2, "v")], [1], rows=[{1: "1", 2: name}])
+        for relid, name in ((500, "one"), (501, "two"), (502, "gone"))
+    )
+    for table in (one, two, gone):
+        source.baseline(table, first=True)
+    built.append(source)
+    built.build()
+    before = {name: built.spark.table(name).collect() for name in _names(built)}
+    source.begin()
+    one.name, two.name, gone.dropped = "two", "one", True
+    for table in (one, two, gone):
+        source.schema(table)
+    source.create(Table(503, "gone", [column(1, "other")], [1]))
+    source.commit()
+    built.append(source)
+    results = plain_run(built, "current", "history").result.results
+    refused = {r.node.name: r.message for r in results if r.status == "error"}
+    assert set(refused) == {f"{layer}__public__{name}" for layer in ("current", "history") for name in ("one", "two")}
+    assert "the source's table is public__two now; run cdc models sync" in refused["current__public__one"]
+    assert {name: built.spark.table(name).collect() for name in _names(built)} == before
+    models.sync(lake_of(built.config), built.config.dbt_project)
+    assert _statuses(plain_run(built, "current", "history")) == {"success"}
+    check_current(built, source, [one, two, source.tables[503]])
+    for table in (one, two):
+        check_history(built, source, table)
+    assert "history.public__gone__dropped_g1_502" in _names(built)
+
+
+def _names(built: Lake) -> list[str]:
+    return sorted(
+        f"{layer}.{n}" for layer in ("current", "history") for n in reads.tables(built.config.lake_access, layer)
+    )

@@ -104,6 +104,7 @@ class TablePlan:
     version_commit: int  # commit LSN of the last schema version
     comment: str | None
     doubts: tuple[Doubt, ...]
+    name: str = ""  # its name in the lake at the position
     incomplete: bool = False  # a gap is inside the segments, so the log may remove a row that it never inserted
     columns: tuple[PlannedColumn, ...] = ()
     segments: tuple[Segment, ...] = ()
@@ -149,8 +150,9 @@ def _plan(
     last, whole = versions[-1], layer == Layer.HISTORY
     table = last.table
     made = TablePlan(
-        table.relid, layer, table.dropped, last.schema_id, int(last.commit_lsn), table.comment, verdict.doubts
-    )
+        table.relid, layer, table.dropped, last.schema_id, int(last.commit_lsn), table.comment, verdict.doubts,
+        last.history_name,
+    )  # fmt: skip
     if table.dropped and not whole:
         return made
     start = complete[0] if whole else complete[-1]

@@ -2,6 +2,11 @@
   {% if flags.WHICH not in ['run', 'build'] %}{% do return({'action': 'rebuild', 'reason': 'compiled only'}) %}{% endif %}
   {% if not plan.known %}{% do return({'action': 'skip', 'reason': 'not captured at this LSN'}) %}{% endif %}
   {% if not plan.segments %}{% do return({'action': 'skip', 'reason': 'dropped at the source'}) %}{% endif %}
+  {# A plain run may find the models from before a DDL. `cdc build` makes them first. #}
+  {% if not plan.found and plan.get('name') and plan.name != this.identifier %}
+    {% if plan.dropped %}{% do return({'action': 'skip', 'reason': 'dropped at the source'}) %}{% endif %}
+    {% do exceptions.raise_compiler_error(this.render() ~ ": the source's table is " ~ plan.name ~ " now; run cdc models sync, or cdc build") %}
+  {% endif %}
   {% set target = plan.found.target or {} if plan.found else cdc_target_state(cdc_existing()) %}
   {% set rebuild, news = {'action': 'rebuild', 'target': target}, none %}
   {% if var('as_of_lsn', none) is not none %}{% do return(dict(rebuild, reason='as of an LSN')) %}{% endif %}
