@@ -246,6 +246,18 @@ def test_secrets_of_a_catalog_are_known_by_their_names(tmp_path: Path) -> None:
     assert "credential" in session.spark_settings(config.lake_access)["spark.redaction.regex"]
 
 
+def test_dbt_has_settings_with_braces_as_they_are(tmp_path: Path) -> None:
+    """Spark puts the names of a run into {{APP_ID}} and {{EXECUTOR_ID}}; dbt put nothing there before."""
+    from dbt.clients.jinja import get_rendered
+
+    given = {"spark.executor.extraJavaOptions": '-Xlog:gc:/tmp/{{APP_ID}}-{{EXECUTOR_ID}}.gc -Da="b\\n" {% -De=é'}
+    config = Config.model_validate({"root": tmp_path, "spark": given})
+    outputs = yaml.safe_load(models.profile(config.lake_access, dbt=config.dbt_project))["cdc"]["outputs"]
+    settings = outputs["session"]["server_side_parameters"]
+    shown = {name: get_rendered(value, {}, native=True) for name, value in settings.items()}
+    assert shown.items() >= given.items()
+
+
 _EVENTS = "/w/raw/events"
 
 

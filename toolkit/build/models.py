@@ -156,7 +156,7 @@ def profile(access: LakeAccess, *, dbt: DbtProject) -> str:
 
     # The file names variables of the environment instead of secrets.
     named = {name: f"{{{{ env_var('{variable}') }}}}" for name, variable, _ in secret_variables(access)}
-    settings = spark_settings(access) | named
+    settings = {name: _plain(value) for name, value in spark_settings(access).items()} | named
     return _dump(
         {
             "cdc": {
