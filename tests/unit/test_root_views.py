@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests import support_history as made
+from toolkit.build import models
 from toolkit.lake import reads, root_views
+from toolkit.rawlog.roots import Root
 from toolkit.values.lsn import Lsn
+from toolkit.values.namespaces import Namespaces
+from toolkit.values.table import SchemaVersion, TableVersion
 
 pytestmark = pytest.mark.unit
 
@@ -41,3 +47,21 @@ def test_a_proof_of_an_earlier_generation_does_not_hold_a_root_view_back(monkeyp
     access: Any = SimpleNamespace(names=SimpleNamespace(published="published"))
     root_views.follow_published(access, SimpleNamespace(), ledger, datetime.now(UTC), deprecated_days=1)  # type: ignore[arg-type]
     assert (asked, shown) == ([Lsn(100)], [(100, [1, 2])])
+
+
+def test_a_column_of_a_partitioned_table_is_not_run_by_dbt() -> None:
+    """Its name was written into a model as it is. With `run_query` in it, it had the runner's rights in the lake."""
+    from dbt.clients.jinja import get_rendered
+
+    names = ("{{ run('drop table current.x') }}", "{% do run('x') %}", "{# lost #}", "a`{{ 'b' }}", "plain")
+    columns = [made.column(n, name, "text") for n, name in enumerate(names, 1)]
+    table = TableVersion.from_json(made.snapshot("r", columns, kind="p"))
+    part = replace(table, relid=9, name="r_1", kind="r")
+    root = Root(SchemaVersion(1, 1, Lsn(1), Lsn(2), 0, table, ""), (part,), dict(zip(names, names, strict=True)), None)
+    files = models._view(Namespaces(), root)
+    (text,) = (text for path, text in files.items() if path.suffix == ".sql")
+    run: list[str] = []
+    context = {"ref": str, "config": lambda **_: "", "run": run.append}
+    rendered = get_rendered(text, context)
+    assert rendered.strip() == root_views.query((*names, "_cdc_from_lsn", "_cdc_text"), ["current__public__r_1"])
+    assert run == []

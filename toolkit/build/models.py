@@ -117,7 +117,9 @@ def _view(kept: Namespaces, root: Root) -> dict[Path, str]:
     """Write the model of a partitioned table: a view over the models of its partitions."""
     models = [f"{Layer.CURRENT}__{lake_table(part.schema, part.name)}" for part in root.parts]
     text = root_views.query(
-        (*root.columns.values(), "_cdc_from_lsn", "_cdc_text"), [f"{{{{ ref('{m}') }}}}" for m in models]
+        (*root.columns.values(), "_cdc_from_lsn", "_cdc_text"),
+        [f"{{{{ ref('{m}') }}}}" for m in models],
+        lambda name: _plain(quote_spark(name)),
     )
     table = root.version.table
     columns = tuple(replace(c, published=c.name in root.columns) for c in table.columns)
@@ -278,7 +280,7 @@ def _limits(column: Column) -> list[dict[str, Any]]:
 
 
 def _plain(text: str) -> str:
-    """Write a text with braces as one expression of its own, because dbt renders the texts of yml files as Jinja."""
+    """Write a text with braces as one expression of its own, because dbt renders models and yml files as Jinja."""
     if not any(opening in text for opening in ("{{", "{%", "{#")):
         return text
     return "{{ " + json.dumps(text, ensure_ascii=False) + " }}"

@@ -6,7 +6,7 @@ check has proven, of all partitions that the root had at the LSN of that check.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +35,9 @@ def shown_roots(ledger: Ledger, at: Lsn | None = None) -> tuple[Root, ...]:
     return tuple(root for root in found if root.fault is None)
 
 
-def query(columns: Iterable[str], relations: Iterable[str]) -> str:
+def query(columns: Iterable[str], relations: Iterable[str], quote: Callable[[str], str] = quote_spark) -> str:
     """Write the query of a view: these columns of all relations."""
-    named = ", ".join(map(quote_spark, columns))
+    named = ", ".join(map(quote, columns))
     return "\nunion all\n".join(f"select {named} from {relation}" for relation in relations)
 
 
