@@ -199,7 +199,7 @@ LABEL = "alter type public.mood rename value 'ill' to 'sick'"
         ((LABEL,), True),
         ((LABEL, "alter type public.mood rename value 'sick' to 'ill'"), False),
         (("alter type public.pair add attribute three int",), False),
-        (tuple(f"alter table public.felt rename {one} to {two}" for one, two in ("ac", "ba", "cb")), True),
+        (tuple(f"alter table public.felt rename {names[0]} to {names[1]}" for names in ("ac", "ba", "cb")), True),
     ],
 )
 def test_what_is_altered_after_the_snapshot_is_not_taken(
