@@ -509,11 +509,20 @@ begin
 end
 $function$;
 
+-- Log that a table was truncated. The triggers of a command fire after it has truncated all of its tables. A trigger of
+-- the application on one of them may have written to another before that one's own trigger fires. Such rows are logged
+-- again after the truncation. All of them are of this transaction, since the table is locked.
 create or replace function cdc.log_truncate()
 returns trigger
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set datestyle = 'ISO'
+set intervalstyle = 'postgres'
+set timezone = 'UTC'
+set bytea_output = 'hex'
+set extra_float_digits = 3
+set lc_monetary = 'C'
 set row_security = off
 set lock_timeout = 0
 as $function$
@@ -521,6 +530,16 @@ begin
   begin
     insert into cdc.change_log (part, lsn, relid, op)
     values (cdc.log_part(), pg_current_wal_insert_lsn(), tg_relid, 'T');
+    if pg_relation_size(tg_relid) > 0 then
+      execute format(
+        'insert into cdc.change_log (part, lsn, relid, op, new)'
+        ' select $1, pg_current_wal_insert_lsn(), %1$s, ''I'', record_out(r.*)::text'
+        ' from %2$s(%1$s, %3$L, ''{}''::%4$s[], ''(0,0)'') as r',
+        tg_relid, cdc.reader(tg_relid), format('select t.* from only %s as t', tg_relid::regclass), tg_relid::regclass
+      )
+      using cdc.log_part();
+      perform cdc.pin();
+    end if;
   exception
     when others then
       perform cdc.log_failed(tg_relid, sqlstate || ' ' || sqlerrm);

@@ -221,6 +221,43 @@ def test_rows_without_a_key_are_counted_in_any_order(log: Log, triggers: str) ->
         assert ended == there, name
 
 
+_TRUNCATED = """
+create table public.c (at date default '2026-02-01', v text, n float8 default 0.1);
+alter table c replica identity full;
+create table public.p (id int primary key, v text) partition by range (id);
+create table public.p1 partition of public.p for values from (0) to (100);
+insert into c (v) values ('before');
+insert into p values (1, 'before');
+create function public.app() returns trigger language plpgsql as $$ begin
+  insert into public.t values (100, 'one', 1); insert into public.c (v) values ('two'), ('two');
+  insert into public.p values (2, 'three'); update public.t set v = 'changed'; return null; end $$;
+create trigger app after truncate on public.p for each statement execute function public.app();
+"""
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("triggers", ["row", "statement"])
+def test_rows_that_a_trigger_writes_to_a_table_that_the_same_command_truncates(
+    log: Log, triggers: str, given: bool
+) -> None:
+    """All triggers of the command fire after all truncations. The log lost the rows, and the table stayed ok."""
+    log = with_table(log, "public.*", triggers=triggers)
+    log.conn.execute("create table public.first (id int primary key)")
+    log.install()
+    _begin(log, _TABLE + _TRUNCATED, triggers, given=given)
+    since = log.tick()
+    with psycopg.connect(log.config.source.conninfo) as app:
+        app.execute("set datestyle = 'German'; set extra_float_digits = -3; truncate public.p, public.c, public.t")
+    rows = log.rows(since, log.tick())
+    assert "F" not in {row.op for row in rows}, rows
+    for name, relid in log.conn.execute("select relname, oid::int from pg_class where relname in ('t', 'c', 'p1')"):
+        ops = [row.op if row.relid == relid else "" for row in rows]
+        later = rows[len(ops) - 1 - ops[::-1].index("T") :]
+        logged = Counter(row.new for row in later if row.relid == relid and row.op == "I")
+        there = log.conn.execute(f"select t::text, count(*)::int from public.{name} as t group by 1".encode())
+        assert logged == dict(there.fetchall()), name
+
+
 _KEYS = """
 set search_path = public;
 create table public.p (a int primary key, b int unique);

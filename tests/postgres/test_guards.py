@@ -35,7 +35,7 @@ PINNED_BY_FUNCTION: dict[str, set[str]] = {
     "write_message": {"lock_timeout=0"},
     "log_row": {*_TEXTS, "row_security=off", "lock_timeout=0"},
     "log_rows": {*_TEXTS, "row_security=off", "lock_timeout=0"},
-    "log_truncate": {"lock_timeout=0"},
+    "log_truncate": {*_TEXTS, "row_security=off", "lock_timeout=0"},
     "table_snapshots": {*_TEXTS, "quote_all_identifiers=off"},
 }
 #: Their bodies name the schema of everything.

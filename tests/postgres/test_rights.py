@@ -154,12 +154,12 @@ def test_what_is_set_again_is_what_the_triggers_set(log: Log) -> None:
     log.conn.execute("create table public.first (id int primary key)")
     log.install()
     rows = log.conn.execute(
-        "select proname, proconfig, prosrc from pg_proc where proname in ('log_row', 'log_rows', 'pin')"
+        "select proname, proconfig, prosrc from pg_proc where proname in ('log_row', 'log_rows', 'log_truncate', 'pin')"
         " and pronamespace = 'cdc'::regnamespace"
     ).fetchall()
     found = {name: (settings, body) for name, settings, body in rows}
     again = re.findall(r"set_config\('(\w+)', '([^']+)', true\)", found["pin"][1])
-    for trigger in ("log_row", "log_rows"):
+    for trigger in ("log_row", "log_rows", "log_truncate"):
         assert {name.lower(): value for name, value in (s.split("=", 1) for s in found[trigger][0])} == dict(again)
 
 
