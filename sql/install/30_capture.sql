@@ -730,6 +730,15 @@ begin
       );
       types := types || array(select t.oid from pg_type as t where t.typnamespace = any (schemas));
     end if;
+    if tg_tag = 'ALTER EXTENSION' then -- SET SCHEMA moves its tables and types, and names the extension only
+      select
+        tables || coalesce(array_agg(m.objid) filter (where m.classid = 'pg_class'::regclass), '{}'),
+        types || coalesce(array_agg(m.objid) filter (where m.classid = 'pg_type'::regclass), '{}')
+      into tables, types
+      from pg_event_trigger_ddl_commands() as d
+      join pg_depend as m on m.refclassid = d.classid and m.refobjid = d.objid and m.deptype = 'e'
+      where d.classid = 'pg_extension'::regclass and m.classid in ('pg_class'::regclass, 'pg_type'::regclass);
+    end if;
     if altered <> '{}' and tg_tag <> 'CREATE PUBLICATION' then
       publication := cdc.altered_publication(altered);
       if publication is null then

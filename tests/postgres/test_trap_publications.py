@@ -148,6 +148,24 @@ def test_trap_092_a_table_that_left_the_publication_stays_red(world: World) -> N
     assert world.stale() == {}
 
 
+def test_trap_092_a_table_that_its_extension_moves_out_of_the_published_schema_and_back(world: World) -> None:
+    """ALTER EXTENSION SET SCHEMA names the extension only: what was written there was lost, and the table stayed ok."""
+    found = world.user.execute("select name from pg_available_extensions where name in ('citext', 'vector')").fetchone()
+    if found is None:
+        pytest.skip("this server has no extension that can be moved")
+    name = str(found[0])
+    world.sql(*PAIR, "create schema aside", f"create extension {name} schema public", f"create table u (v {name})")
+    world.sql(f"alter extension {name} add table t", "alter table u replica identity full")
+    world.start(new_tables="publish")
+    world.sql(f"alter extension {name} set schema aside", "insert into aside.t values (3, 'aside')")
+    world.sql(f"alter extension {name} set schema public")
+    world.log.drain()
+    assert "left the publication" in world.stale()["public.t"]
+    assert world.log.states()["public.u"].comparable  # the name of its type is all that was altered
+    world.log.repair("public.t")
+    world.exact("t")
+
+
 def test_trap_093_column_list(world: World) -> None:
     log = world.start(
         "create table t (id int primary key, v text, secret text)", "insert into t values (1, 'x', 's')",
