@@ -25,6 +25,7 @@ _RIGHTS = "tests/postgres/test_rights.py::"
 _OWNER = "tests/postgres/test_owner.py::"
 _LAKES = "tests/postgres/test_two_lakes.py::"
 _PREDEFINED = "tests/postgres/test_predefined_roles.py::"
+_GRANTS = "tests/postgres/test_grants.py::"
 _ROLES = "tests/postgres/test_roles.py::"
 _ROLES_SQL = "sql/install/42_roles.sql"
 _STATUS = "tests/postgres/test_status.py::"
@@ -333,7 +334,7 @@ GUARDS_OF_SOURCE = (
         _ROLES_SQL,
         "where a.grantee not in (0, o.owner)",
         "where false",
-        f"{_ROLES}test_row_6_another_drainer_takes_the_rights_of_the_first",
+        f"{_GRANTS}test_row_6_another_drainer_takes_the_rights_of_the_first",
     ),
     Guard(
         "no right on the key",
@@ -361,7 +362,7 @@ GUARDS_OF_SOURCE = (
         _ROLES_SQL,
         "      and c.oid <> all (keep)\n",
         "      and false\n",
-        f"{_ROLES}test_row_6_a_table_that_leaves_the_selection_is_no_longer_read",
+        f"{_GRANTS}test_row_6_a_table_that_leaves_the_selection_is_no_longer_read",
     ),
     Guard(
         "the purge pins its path",
