@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from toolkit.decode.planned import PlanContext
     from toolkit.lake.opened import Lake
     from toolkit.rawlog.batch import BatchRecord
+    from toolkit.rawlog.store import LogReader
     from toolkit.source.connection import Connection
     from toolkit.values.capture_rules import SourceConfig
     from toolkit.values.source_access import SourceAccess
@@ -69,7 +70,7 @@ def skip(source: SourceAccess, lake: Lake, at: Lsn) -> DrainResult:
         assert last is not None
         if last.complete_to > commit:  # an earlier skip was killed after its commit; the drain has advanced the slot
             return drained
-        context = _context(source, conn, last, ledger.latest_versions())
+        context = _context(source, conn, last, ledger)
         with spool_directory(source.spool_dir) as directory:
             try:
                 left_out = _in_binary(conn, source.config, Lsn(commit + _ALIGNED), context, directory)
@@ -121,12 +122,12 @@ def _last_readable(conn: Connection, source: SourceConfig, at: Lsn, low: int) ->
     return Lsn(low * _ALIGNED)
 
 
-def _context(
-    source: SourceAccess, conn: Connection, last: BatchRecord, versions: Mapping[int, SchemaVersion]
-) -> PlanContext:
+def _context(source: SourceAccess, conn: Connection, last: BatchRecord, ledger: LogReader) -> PlanContext:
+    from toolkit.capture import drift
     from toolkit.decode.planned import PlanContext
     from toolkit.source import signatures, slot
 
+    versions = ledger.latest_versions()
     return PlanContext(
         generation=last.generation,
         batch_id=last.batch_id + 1,
@@ -137,6 +138,7 @@ def _context(
         near_xid=Visibility.parse(slot.shown(conn)).xmax,
         batch_changes=source.drain.batch_changes,
         now=datetime.now(UTC),
+        known_good=lambda relid: drift.known_good(ledger, last, relid),
         publications=frozenset(source.config.publications),
         slot=source.config.slot,
     )
