@@ -23,6 +23,8 @@ from toolkit.values.errors import CdcError, CommitConflict, LakeError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from toolkit.values.lake_access import LakeAccess
+
 pytestmark = pytest.mark.spark
 
 
@@ -185,6 +187,29 @@ def test_what_is_published_stays_and_what_others_wrote_is_left_alone(spark: Spar
     assert (reads.snapshot_summary(lake.lake_access, "current.kept") or {})["cdc.applied-batch"] == "7"
     assert "another process wrote to it" in (done["current.touched"].skipped or "")
     assert len(reads.tags(lake.lake_access, "current.touched")) == 6
+
+
+def test_a_proof_that_is_published_during_maintenance_stays(
+    spark: SparkSession, lake: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a check on another machine, of rows that were built long ago: the tag that keeps them was removed."""
+    spark.conf.set("spark.sql.iceberg.snapshot-property.cdc.applied-batch", "7")
+    try:
+        spark.sql("CREATE TABLE current.old (a INT) USING iceberg")
+        spark.sql("INSERT INTO current.old VALUES (1)")
+    finally:
+        spark.conf.unset("spark.sql.iceberg.snapshot-property.cdc.applied-batch")
+    own_session = session.own_session
+
+    def published_meanwhile(access: LakeAccess) -> SparkSession:
+        spark.sql("ALTER TABLE current.old CREATE TAG proven_g1_7")  # the tags to keep were read before
+        return own_session(access)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "own_session", published_meanwhile)
+        done = {one.table: one for one in commands.maintain(_at_once(lake))}
+    assert done["current.old"].skipped is None and done["current.old"].tags == 0
+    assert reads.tags(lake.lake_access, "current.old").keys() == {"proven_g1_7"}
 
 
 def test_young_snapshots_and_tags_stay_but_those_of_the_log(

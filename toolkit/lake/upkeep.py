@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.lake import applied, reads, storage
 from toolkit.lake.lake_catalog import force
 from toolkit.lake.pandas_on_demand import create_frame
+from toolkit.lake.proofs import PROVEN
 from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.names import quote_spark
@@ -84,7 +85,7 @@ def maintain_table(
             raise
         return Upkeep(table, skipped="another process changed it during its compaction: run `cdc maintain` again")
     oldest = int(since.timestamp() * 1000)
-    tags = _old(before, "tag", oldest, keep_tags)
+    tags = _old(before, "tag", oldest, {*keep_tags, *_just_proven(before)})
     branches = [name for name in _old(before, "branch", oldest) if name.startswith(_BUILD)]
     if tags or branches:
         _remove_refs(native, tags, branches)
@@ -182,6 +183,12 @@ def _saying(action: Any, summary: Mapping[str, str]) -> Any:
     for key, value in summary.items():
         action = action.snapshotProperty(key, value)
     return action
+
+
+def _just_proven(metadata: Mapping[str, Any]) -> Collection[str]:
+    """Return the tags of proofs of the current table snapshot: a check on another machine may have set one just now."""
+    refs, current = (metadata.get("refs") or {}).items(), metadata["current-snapshot-id"]
+    return [name for name, ref in refs if name.startswith(PROVEN) and ref["snapshot-id"] == current]
 
 
 def _old(metadata: Mapping[str, Any], kind: str, oldest: int, keep: Collection[str] = ()) -> list[str]:
