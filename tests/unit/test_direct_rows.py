@@ -17,7 +17,9 @@ from tests.support_lake import make_small
 from toolkit.lake import check_results, direct_rows, reads, scans, table_commit
 from toolkit.lake.direct_scan import Unusual
 from toolkit.lake.lake_catalog import open_catalog
+from toolkit.lake.opened import Lake
 from toolkit.lake.sqlite_catalog import SqliteCatalog
+from toolkit.ops.diagnosis import _damaged
 from toolkit.values.config import Config
 from toolkit.values.errors import CommitConflict, LakeError
 from toolkit.values.lsn import Lsn
@@ -332,6 +334,9 @@ def test_a_lost_or_damaged_file_is_named_with_its_table(tmp_path: Path, which: s
         with pytest.raises(LakeError, match=r"ops\.plans: a file of it .*; run `cdc doctor`") as found:
             read()
         assert file.name in str(found.value) or (number and left is not None)  # pyiceberg names no damaged file
+    rules = Config(root=tmp_path / "lake").capture_rules
+    (diagnosis,) = _damaged(Lake(access, rules=rules))
+    assert file.name in diagnosis.found and "name the file before it" in str(diagnosis.remedy)
     for overwrite in (False, True) if file.suffix == ".avro" else ():
         with pytest.raises(LakeError, match=rf"committing to ops\.plans: .*{file.name} .*; nothing was committed; run"):
             check_results.write(access, _NAME, _rows(3), overwrite=overwrite)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import direct_scan, storage
 from toolkit.lake.direct_scan import Unusual, Where
 from toolkit.lake.lake_catalog import open_catalog
-from toolkit.lake.reads import metadata, metadata_location
+from toolkit.lake.reads import current_snapshot, metadata, metadata_location
 from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:
@@ -54,6 +55,22 @@ def unreadable(table: str, error: Exception) -> LakeError:
     return LakeError(
         f"table {table}: a file of it cannot be read: {' '.join(str(error).split())[:300]}; run `cdc doctor`"
     )
+
+
+def require_files(access: LakeAccess, table: str) -> None:
+    """Check that the files of the current table snapshot of a small `namespace.table` are there and can be read.
+
+    Raises:
+        LakeError: a file of the table is missing or damaged.
+    """
+    current = current_snapshot(metadata(access, table))
+    properties = storage.file_properties(access)
+    try:
+        with suppress(Unusual):
+            for file in direct_scan.data_files(current["manifest-list"], properties) if current else ():
+                storage.footer(file["file_path"], properties)
+    except (OSError, EOFError, ValueError) as error:
+        raise unreadable(table, error) from None
 
 
 def scan_batches(access: LakeAccess, table: str, columns: Sequence[str], *, where: str) -> Iterator[pa.RecordBatch]:

@@ -176,8 +176,11 @@ def _spark(config: Config) -> list[Diagnosis]:
 
 
 def _damaged(lake: Lake) -> list[Diagnosis]:
-    """List the tables and views whose metadata cannot be read, and the log if files of its newest commit are lost."""
-    from toolkit.lake import reads, storage
+    """List the tables and views whose metadata cannot be read, and those of `raw` and `ops` that lack files.
+
+    Of the log, the files of its newest commit are looked at. Builds and checks name a table of users that lacks one.
+    """
+    from toolkit.lake import reads, scans, storage
     from toolkit.lake.stored_log import StoredLog
 
     found: list[Diagnosis] = []
@@ -196,6 +199,8 @@ def _damaged(lake: Lake) -> list[Diagnosis]:
             newest = reads.snapshot_id(lake.access, name)
             if name == lake.access.names.events:
                 StoredLog(lake.access, rules=lake.rules).force(newest)
+            elif name.startswith(f"{lake.access.names.ops}.") and newest is not None:
+                scans.require_files(lake.access, name)
         except CdcError as error:
             found.append(Diagnosis(Level.ERROR, f"lake {name}", str(error), reads.restore_remedy(lake.access, name)))
     return found
