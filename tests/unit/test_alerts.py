@@ -1,9 +1,12 @@
 """What `cdc status` and `cdc doctor` say of the last end of each command."""
 
+from pathlib import Path
+
 import pytest
 
 from toolkit.ops import alerts
 from toolkit.ops.last_run import LastRun
+from toolkit.values.config import Config
 
 
 @pytest.mark.parametrize(
@@ -17,3 +20,17 @@ def test_the_remedy_of_a_failed_command_names_no_command_twice(command: str, rem
     """A failed run, the usual case, ended with "run `cdc run` or `cdc run`"."""
     [found] = alerts.of_runs([LastRun(command, 3, "2026-11-26T13:30:25+00:00", "the check failed")])
     assert (found.what, found.remedy) == (f"the last {command}", remedy)
+
+
+@pytest.mark.parametrize("refused", [PermissionError(13, "Permission denied"), OSError(116, "Stale file handle")])
+def test_a_folder_that_cannot_be_entered_ends_no_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: OSError
+) -> None:
+    """`cdc status` and `cdc doctor` ended with the error, and did not say what else is wrong."""
+
+    def asked(_: Path) -> None:
+        raise refused
+
+    monkeypatch.setattr(Path, "stat", asked)
+    found = alerts.free_mb(Config(root=tmp_path).lake_access, tmp_path / "lake" / "spool")
+    assert set(found) == {"warehouse", "spool", "catalog"}

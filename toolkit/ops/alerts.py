@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -153,4 +154,5 @@ def of_server(
 
 
 def _existing(path: Path) -> Path:
-    return next(one for one in (path, *path.parents) if one.exists())
+    """Return the folder that exists nearest to a path. One that this account may not enter hides what is in it."""
+    return next(one for one in (path, *path.parents) if os.access(one, os.F_OK))
