@@ -17,7 +17,7 @@ from toolkit.source import bare_server
 from toolkit.source.bare_server import Position
 from toolkit.source.connection import Connection
 from toolkit.values.config import CheckConfig, Config, SourceConfig
-from toolkit.values.errors import SourceUnavailable, UnknownTable
+from toolkit.values.errors import CdcError, SourceUnavailable, UnknownTable
 from toolkit.values.lsn import Lsn
 
 pytestmark = pytest.mark.postgres
@@ -105,6 +105,22 @@ def test_a_restored_copy_is_identical_and_each_fault_is_classed(source: Config, 
     assert set(_by_name(source, copy, "item")) == {"public.item"}
     with pytest.raises(UnknownTable, match="no table 'nope'"):
         commands.against(source, copy, ["nope"])
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "found"),
+    [
+        ("host=127.0.0.1 port=1 password=secret", "cannot connect to the other server (host=127.0.0.1 port=1): "),
+        ("hots=secret", "--against is malformed: "),
+    ],
+)
+def test_a_second_server_that_cannot_be_reached_is_named(database: str, conninfo: str, found: str) -> None:
+    """The message was about the source, and its remedy to correct [source] conninfo."""
+    with pytest.raises(CdcError) as refused:
+        commands.against(Config(source=SourceConfig(conninfo=database)), conninfo)
+    text = str(refused.value)
+    assert text.startswith(found)
+    assert "source" not in text and "secret" not in text
 
 
 def test_another_shape_is_a_difference(source: Config, copy: str) -> None:

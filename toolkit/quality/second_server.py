@@ -42,7 +42,7 @@ def against(source: SourceAccess, check: CheckConfig, conninfo: str, tables: Seq
     there = source.changed(conninfo=conninfo)
     with ExitStack() as stack:
         asked = stack.enter_context(connection.connect(source.config))
-        watched = stack.enter_context(connection.connect(there.config))
+        watched = stack.enter_context(connection.connect(there.config, server=connection.OTHER_SERVER))
         before = [_Catalog.of(conn) for conn in (asked, watched)]
         ours, at = stack.enter_context(bare_server.snapshot_at(source.config, asked, seconds=check.cut_seconds))
         found = [bare_server.position(watched)]

@@ -46,27 +46,30 @@ PINNED: tuple[tuple[str, str], ...] = (
 _PROBES = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
 _UNACKNOWLEDGED = {"tcp_user_timeout": "60000"}  # milliseconds
 APPLICATION_NAME = "cdc-toolkit"
+#: What a server is called in messages, and what names it: the source, and the second server of `cdc check --against`.
+SOURCE, OTHER_SERVER = ("the source", "[source] conninfo"), ("the other server", "--against")
 _CONNECT_SECONDS = "10"
 _HAS_TRANSACTION_TIMEOUT = 170000  # older servers do not know it and refuse the connection
 
 
-def connect(source: SourceConfig, *, replication: bool = False) -> Connection:
+def connect(source: SourceConfig, *, replication: bool = False, server: tuple[str, str] = SOURCE) -> Connection:
     """Open an autocommit session with all settings pinned.
 
     Args:
         source: where to connect; libpq resolves it (conninfo, services, PG* variables, pgpass).
         replication: open a session that accepts replication commands too (`replication=database`).
+        server: what messages call the server, and what names it.
 
     Raises:
         ConfigError: the conninfo itself is malformed.
         SourceUnavailable: no connection; the message names server, cause and remedy, never the password.
         PreflightFailed: schema `cdc` has an object of another role that is not a superuser.
     """
-    conninfo = pinned_conninfo(source, replication=replication)
+    conninfo = pinned_conninfo(source, replication=replication, server=server)
     try:
         connection: Connection = psycopg.connect(conninfo, autocommit=True)
     except psycopg.OperationalError as error:
-        raise SourceUnavailable(_reason(source, error)) from None
+        raise SourceUnavailable(_reason(source, error, server)) from None
     connection.prepare_threshold = None  # a prepared statement becomes invalid after DDL of the user
     if connection.info.server_version >= _HAS_TRANSACTION_TIMEOUT:
         connection.execute("set transaction_timeout = 0")
@@ -86,13 +89,13 @@ def _require_own_schema(connection: Connection) -> None:
         )
 
 
-def pinned_conninfo(source: SourceConfig, *, replication: bool = False) -> str:
+def pinned_conninfo(source: SourceConfig, *, replication: bool = False, server: tuple[str, str] = SOURCE) -> str:
     """Return the configured conninfo with the pinned settings added to its `options`.
 
     Raises:
         ConfigError: malformed conninfo.
     """
-    given = _parse(source)
+    given = _parse(source, server)
     options = " ".join(
         part
         for part in (
@@ -160,13 +163,13 @@ def unread(error: BaseException) -> str:
     return one_line(error).removesuffix(f"; {getattr(error, 'advice', '')}") + remedy
 
 
-def _parse(source: SourceConfig) -> dict[str, Any]:
+def _parse(source: SourceConfig, server: tuple[str, str] = SOURCE) -> dict[str, Any]:
     try:
         return dict(conninfo_to_dict(source.conninfo))
     except psycopg.ProgrammingError:
         # The message of libpq may quote the part that it could not read, and that may be a password.
         raise ConfigError(
-            "[source] conninfo is malformed: expected libpq's key=value pairs, a postgresql:// URI or service=NAME"
+            f"{server[1]} is malformed: expected libpq's key=value pairs, a postgresql:// URI or service=NAME"
         ) from None
 
 
@@ -175,17 +178,17 @@ def _escape(value: str) -> str:
     return re.sub(r"([\\ ])", r"\\\1", value)
 
 
-def _reason(source: SourceConfig, error: psycopg.OperationalError) -> str:
+def _reason(source: SourceConfig, error: psycopg.OperationalError, called: tuple[str, str]) -> str:
     given = _parse(source)
     text = one_line(error)
     password = given.get("password")
     if password:
         text = text.replace(str(password), "***")
     server = " ".join(f"{key}={given[key]}" for key in ("service", "host", "port", "user", "dbname") if given.get(key))
-    return f"cannot connect to the source ({server or 'libpq defaults'}): {text}; {_remedy(source, error)}"
+    return f"cannot connect to {called[0]} ({server or 'libpq defaults'}): {text}; {_remedy(source, error, called[1])}"
 
 
-def _remedy(source: SourceConfig, error: psycopg.OperationalError) -> str:
+def _remedy(source: SourceConfig, error: psycopg.OperationalError, setting: str) -> str:
     """Choose a remedy by what libpq reports besides its message, which is in the language of server and client.
 
     An error before the session exists has no SQLSTATE. libpq says whether the server asked for a password, and a
@@ -194,12 +197,12 @@ def _remedy(source: SourceConfig, error: psycopg.OperationalError) -> str:
     attempt = error.pgconn
     if attempt is not None and (attempt.needs_password or attempt.used_password):
         return "check the user and its password (PGPASSWORD, pgpass or a service file), and dbname"
-    missing = "check that PostgreSQL runs there and [source] conninfo names it"
+    missing = f"check that PostgreSQL runs there and {setting} names it"
     if isinstance(error, psycopg.errors.ConnectionTimeout):
         return missing
     match psycopg.pq.PGconn.ping(pinned_conninfo(source).encode()):
         case psycopg.pq.Ping.OK:
-            return "check dbname and user in [source] conninfo, and pg_hba.conf and max_connections of the server"
+            return f"check dbname and user in {setting}, and pg_hba.conf and max_connections of the server"
         case psycopg.pq.Ping.REJECT:
             return "the server starts, stops or recovers; run it again when it accepts sessions"
     return missing
