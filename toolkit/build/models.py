@@ -37,6 +37,7 @@ _RANGES = {
     "xid8": (0, (1 << 64) - 1),
 }
 _SECRET = "DBT_ENV_SECRET_CDC_"
+_CALL = re.compile(r"\s*(env_var|ref|var|source|doc)\s*\(")
 _HEADER = "made by `cdc models sync`; changes here are lost"
 
 
@@ -280,8 +281,11 @@ def _limits(column: Column) -> list[dict[str, Any]]:
 
 
 def _plain(text: str) -> str:
-    """Write a text with braces as one expression of its own, because dbt renders models and yml files as Jinja."""
-    if not any(opening in text for opening in ("{{", "{%", "{#")):
+    """Write a text that dbt would change as one expression of its own.
+
+    dbt renders models and yml files as Jinja, and what looks like a call of `ref` in an argument of a test too.
+    """
+    if not any(opening in text for opening in ("{{", "{%", "{#")) and not _CALL.match(text):
         return text
     return "{{ " + json.dumps(text, ensure_ascii=False) + " }}"
 

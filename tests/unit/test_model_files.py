@@ -1,0 +1,53 @@
+"""dbt reads the files of the models as they are meant, whatever the source calls its things."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import support_history as made
+from toolkit.build import models
+from toolkit.values.config import Config
+from toolkit.values.lake_types import literal
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import SchemaVersion, TableVersion
+
+pytestmark = pytest.mark.unit
+
+_LABELS = (
+    "source (external)",
+    " ref('x')",
+    "env_var('HOME')",
+    "{{ var('x') }}",
+    "doc(a)\n",
+    "5",
+    "None",
+    "[1]",
+    "true",
+)
+
+
+def test_labels_that_look_like_calls_of_dbt_stop_no_build(tmp_path: Path) -> None:
+    """dbt took the label `source (external)` for a call of its own, and could not read the project."""
+    from dbt.cli.main import dbtRunner
+    from dbt.clients.jinja import add_rendered_test_kwargs
+
+    labels = [{"oid": n, "label": label} for n, label in enumerate(_LABELS, 1)]
+    columns = [made.column(1, "id", "bigint"), made.column(2, "kind", "kinds", type_kind="e", enum_labels=labels)]
+    table = TableVersion.from_json(made.snapshot("r", columns, comment="source (external)"))
+    config = Config(root=tmp_path)
+    folder = config.dbt_project.folder
+    version = SchemaVersion(1, 1, Lsn(1), Lsn(2), 0, table, "")
+    models.write(config.lake_access, [version], dbt=config.dbt_project)
+    with contextlib.redirect_stdout(io.StringIO()):
+        where = ("--project-dir", str(folder), "--profiles-dir", str(folder), "--quiet", "--log-level-file", "none")
+        outcome = dbtRunner().invoke(["parse", *where])
+    assert outcome.success, outcome.exception
+    (rule,) = (n for n in outcome.result.nodes.values() if n.name.startswith("accepted_values_current__public__r"))
+    context: dict[str, Any] = {"ref": str, "get_where_subquery": str}
+    add_rendered_test_kwargs(context, rule)
+    assert context["_dbt_generic_test_kwargs"]["values"] == [literal(label)[1:-1] for label in _LABELS]
