@@ -343,7 +343,20 @@ if logged <> '{}' then
       from pg_inherits as g
       where g.inhparent = to_regclass('cdc.change_log')
     )
-  );
+  )
+  || case
+    -- Rows that wait for a tick can be removed. If the trigger that records it was off for a while, its row version shows
+    -- that.
+    when exists (select from cdc.known_settings as d where d.name = 'ddl_to_log')
+      then jsonb_build_object(
+        'kept', (
+          select jsonb_agg(jsonb_build_array(t.oid::int8, t.xmin::text::int8) order by t.oid)
+          from cdc.log_parts as g
+          join pg_trigger as t on t.tgrelid = g.relid and t.tgname = 'kept'
+        )
+      )
+    else '{}'
+  end;
   log_entries := (
     select coalesce(
       jsonb_agg(

@@ -415,6 +415,33 @@ def test_trap_076_a_trigger_of_the_change_log_that_was_dropped_and_made_again(
     world.exact("t")
 
 
+@pytest.mark.parametrize("removal", ["delete from {}", "truncate {}"])
+def test_trap_076_rows_of_the_change_log_removed_while_its_trigger_was_off(world: World, removal: str) -> None:
+    """The table stayed ok without them: a tick saw only that the trigger was on again."""
+    world.config = world.config.model_copy(update={"table": {"public.t": TableConfig(capture=Capture.CHANGE_LOG)}})
+    log = world.start(*PAIR, change_log_drain=LogDrain.TICK)
+    log.drain()
+    world.sql("insert into t values (3, 'lost')")
+    row = world.user.execute("select tableoid::regclass::text from cdc.change_log where op = 'I'").fetchone()
+    assert row is not None
+    before = log.complete_to
+    world.sql(
+        f"alter table {row[0]} disable trigger all", removal.format(row[0]),
+        f"alter table {row[0]} enable always trigger kept",
+    )  # fmt: skip
+    log.drain()
+    state = log.states()["public.t"]
+    assert "removed rows of the change log" in (state.reason or "")
+    assert state.from_lsn is not None and state.from_lsn <= before
+    log.repair("public.t")
+    log.drain()
+    world.exact("t")
+    world.sql("insert into t values (4, 'kept')")
+    log.drain()
+    log.drain()  # a purge alters no trigger
+    world.exact("t")
+
+
 @pytest.mark.parametrize("given", ["alter table t owner to {}", "reassign owned by former_{0} to {0}"])
 def test_trap_076_a_logged_table_with_a_new_owner(world: World, given: str) -> None:
     """Each upsert made it stale until the next `cdc init`: no function read it for the new owner."""

@@ -212,7 +212,8 @@ class _Comparison:
             was, now = json.loads(version.payload), json.loads(text)
             differ = _differences(was, now)
             # A snapshot lists triggers only if no event trigger reports their changes. The log has a rule of its own.
-            ruled = {"log", "attached"} if "triggers" in was and "triggers" in now else {"log", "attached", "triggers"}
+            ruled = {"log", "attached", "kept"}
+            ruled |= set() if "triggers" in was and "triggers" in now else {"triggers"}
             changed = [key for key in differ if key not in ruled]
             if changed:
                 reason = f"the catalog differs from the captured DDL in {', '.join(changed)}: it was changed without"

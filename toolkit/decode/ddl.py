@@ -57,6 +57,8 @@ def changes_without_event(
         yield "the change log on the source was dropped and made again"
     elif "attached" in was and "attached" in now and was["attached"] != now["attached"]:
         yield "a part of the change log on the source was detached for a while"
+    elif "kept" in was and "kept" in now and was["kept"] != now["kept"]:
+        yield "the trigger that records removed rows of the change log was altered"
     entries = {(publication, named): rest for publication, named, *rest in was.get("entries", ())}
     for publication, named, *rest in now.get("entries", ()):
         if entries.get((publication, named), rest) != rest and rest[-1] not in own:
