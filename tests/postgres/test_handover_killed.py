@@ -17,7 +17,7 @@ from toolkit.capture import handover, tick_drain
 from toolkit.lake import staging
 from toolkit.source import change_log, connection, slot, ticks
 from toolkit.values.config import Config
-from toolkit.values.errors import HistoryDiverged
+from toolkit.values.errors import HistoryDiverged, SlotRefused
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres
@@ -135,6 +135,11 @@ def test_a_handover_killed_anywhere_goes_on(
     assert "ddl is captured" in version.payload
 
 
+def _positions(config: Config) -> tuple[object, ...] | None:
+    found = slot_of(config)
+    return None if found is None else (found.restart_lsn, found.confirmed_flush_lsn)
+
+
 def slot_of(config: Config) -> slot.SlotState | None:
     with connection.connect(config.source) as conn:
         return slot.read_slot(conn, config.source.slot)
@@ -147,7 +152,51 @@ def test_a_slot_that_the_log_never_read_stays(config: Config) -> None:
     commands.init(config)
     with connection.connect(config.source) as conn:
         conn.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [config.source.slot])
+    made = _positions(config)
     commands.init(config)
+    commands.init(config, new_generation=True)
+    for new_generation in (False, True):
+        with pytest.raises(SlotRefused, match="has not created it: another program may read it; give another name"):
+            commands.init(_by(config, "slot"), new_generation=new_generation)
+    _whole(config)
+    commands.uninstall(config)
+    assert _positions(config) == made
     with connection.connect(config.source) as conn:
-        assert slot.read_slot(conn, config.source.slot) is not None
         slot.drop_slot(conn, config.source.slot)
+
+
+@mostly_one_server
+def test_a_slot_of_another_program_is_not_taken_over(config: Config) -> None:
+    """A subscription that is not connected has an idle slot of this kind. `cdc init` read on where it was."""
+    config = _by(config, "slot")
+    with connection.connect(config.source) as conn:
+        conn.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [config.source.slot])
+    made = _positions(config)
+    with pytest.raises(SlotRefused, match="has not created it: another program may read it; give another name"):
+        commands.init(config)
+    with connection.connect(config.source) as conn:
+        assert conn.execute("select to_regnamespace('cdc') is null").fetchone() == (True,)
+    commands.uninstall(config)
+    assert _positions(config) == made
+    with connection.connect(config.source) as conn:
+        slot.drop_slot(conn, config.source.slot)
+    commands.init(config)
+    _whole(config)
+
+
+@mostly_one_server
+@pytest.mark.parametrize("record", [True, False])
+def test_a_slot_of_the_toolkit_is_known_after_an_upgrade_and_a_handover(config: Config, record: bool) -> None:
+    """Earlier versions did not record which slot they had created."""
+    config = _by(config, "slot")
+    commands.init(config)
+    if not record:
+        sql(config, "delete from cdc.settings where name = 'slot'")
+    commands.init(config, new_generation=True)
+    for drain in ("tick", "slot"):
+        commands.init(_by(config, drain))
+        assert (slot_of(config) is not None) == (drain == "slot")
+    if not record:
+        sql(config, "delete from cdc.settings where name = 'slot'")
+    commands.uninstall(config)
+    assert slot_of(config) is None

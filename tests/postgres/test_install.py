@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.support_postgres import ddl_messages, hmac_key
-from toolkit.source import catalog, install, signatures, slot
+from toolkit.source import catalog, claim, install, signatures, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, HistoryDiverged, PreflightFailed
@@ -38,7 +38,8 @@ def test_uninstall_leaves_nothing(source: Config) -> None:
     with connect(source.source) as conn:
         conn.execute("create table public.t (id int primary key)")
         before = _objects(conn)
-        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+        mine = claim.Claim("lake", "there", source.source.slot, claim.database_of(conn))
+        install.install(conn, source.capture_rules, mine, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
         with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
             pass
         assert len(_objects(conn)) > len(before) + 10  # the comparison below can fail

@@ -91,12 +91,13 @@ def to_publications(source: SourceAccess, lake: Lake, conn: Connection) -> None:
 
 def drop_left_slot(source: SourceAccess, lake: Lake, conn: Connection) -> None:
     """Drop the slot that was read before the switch to ticks; a slot of that name that others created stays."""
-    from toolkit.source import slot
+    from toolkit.source import claim, slot
 
     left = slot.read_slot(conn, source.config.slot)
     if left is not None and any(b.slot == left.name and b.tick is None for b in lake.reading().require().batches()):
         slot.require_ours(left)
         slot.drop_slot(conn, left.name)
+        claim.record_slot(conn, source.config, exists=False)
 
 
 @can_fail(Point.HANDOVER)

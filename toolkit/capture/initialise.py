@@ -115,6 +115,8 @@ def _install(
     ticks = drain_mode.by_ticks(conn, source.rules)
     last = lake.reading().last()
     claim.require_unclaimed(conn, source.config, reads.table_uuid(lake.access, lake.access.names.events))
+    if not ticks:
+        claim.require_own_slot(conn, source.config)
     existing = slot.read_slot(conn, source.config.slot)
     if last is not None and not new_generation:
         last.require_format()
@@ -144,9 +146,11 @@ def _install(
     assert made is not None
     mine = Claim(made, lake.access.warehouse, source.config.slot, claim.database_of(conn))
     install.install(conn, source.rules, mine, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+    if not ticks:
+        claim.record_slot(conn, source.config, exists=True)
     identity = catalog.read_identity(conn, source.rules)
     generation = 1 if last is None else last.generation + int(new_generation)
-    if new_generation and existing is not None:
+    if new_generation and existing is not None and claim.has_slot(conn, source.config):
         slot.drop_slot(conn, source.config.slot)
         existing = None
     if last is not None and not new_generation and (last.tick is not None) != ticks:

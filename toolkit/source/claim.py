@@ -13,7 +13,7 @@ from toolkit.source import slot
 from toolkit.source.connection import Connection
 from toolkit.values import resources
 from toolkit.values.capture_rules import SourceConfig
-from toolkit.values.errors import PreflightFailed
+from toolkit.values.errors import PreflightFailed, SlotRefused
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,45 @@ def write_claim(conn: Connection, claim: Claim) -> None:
                 [claim.slot, left.slot],
             )
             conn.execute("delete from cdc.settings where slot = %s", [left.slot])
+
+
+def has_slot(conn: Connection, source: SourceConfig) -> bool:
+    """Return whether the configured slot, if it exists, is one that `cdc init` has created.
+
+    Another program may have an idle slot of that name, for example a subscription that is called `cdc`.
+    """
+    here = database_of(conn)
+    if not any(claim.slot == source.slot and claim.database == here for claim in claims(conn)):
+        return False
+    names = conn.execute(
+        "select s.name from cdc.settings as s where s.name in ('slot', 'ddl_to_log')"
+        " and coalesce(pg_catalog.to_jsonb(s) ->> 'slot', %s) in ('', %s)",
+        [source.slot, source.slot],
+    ).fetchall()
+    # Earlier versions recorded no slot; a lake that is drained by ticks has none.
+    return ("slot",) in names or ("ddl_to_log",) not in names
+
+
+def record_slot(conn: Connection, source: SourceConfig, *, exists: bool) -> None:
+    """Record that `cdc init` creates the configured slot from now on, or that it has dropped it."""
+    conn.execute("delete from cdc.settings where slot = %s and name = 'slot'", [source.slot])
+    if exists:
+        conn.execute("insert into cdc.settings (slot, name, value) values (%s, 'slot', '')", [source.slot])
+
+
+def require_own_slot(conn: Connection, source: SourceConfig) -> None:
+    """Refuse to read or drop a slot that another program has created.
+
+    Raises:
+        SlotRefused: the slot of the configured name exists, and `cdc init` has not created it.
+    """
+    if slot.read_slot(conn, source.slot) is not None and not has_slot(conn, source):
+        raise SlotRefused(
+            source.slot,
+            "exists, and `cdc init` has not created it: another program may read it",
+            "give another name in [source] slot, or, if no program reads it, run: select"
+            f" pg_drop_replication_slot('{source.slot}')",
+        )
 
 
 def other_lakes(conn: Connection, source: SourceConfig) -> tuple[Claim, ...]:

@@ -165,10 +165,12 @@ def uninstall(conn: Connection, source: SourceConfig, *, lock_seconds: float) ->
     Raises:
         SlotError: the slot is in use, or is not one of this toolkit.
     """
-    from toolkit.source import slot
+    from toolkit.source import claim, slot
 
     state = slot.read_slot(conn, source.slot)
-    if state is not None:
+    if state is not None and not claim.has_slot(conn, source):
+        _log.warning("the slot stays: `cdc init` has not created it", extra={"slot": source.slot})
+    elif state is not None:
         slot.require_ours(state)
         slot.drop_slot(conn, source.slot)
     _remove(conn, source, lock_seconds=lock_seconds)
