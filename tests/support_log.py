@@ -27,7 +27,7 @@ from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.rawlog.event import Baseline, Covers
 from toolkit.rawlog.memory import MemoryLog, MemoryReading
-from toolkit.source import catalog, change_log, connection, drain_mode, install, slot
+from toolkit.source import catalog, change_log, claim, connection, drain_mode, install, slot
 from toolkit.source import ticks as tick
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError
@@ -88,7 +88,8 @@ class Log:
     def started(cls, config: Config, directory: Path) -> Iterator[Log]:
         """Install capture, create the slot, copy every published table."""
         with connection.connect(config.source) as conn:
-            install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
+            mine = claim.Claim(config.source.slot, str(directory), config.source.slot, claim.database_of(conn))
+            install.install(conn, config.capture_rules, mine, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
             ticks = drain_mode.by_ticks(conn, config.capture_rules)
             log = cls(conn, config, directory)
             change_log.settle(conn, config.capture_rules, lock_seconds=config.snapshot.lock_seconds)

@@ -15,6 +15,7 @@ from toolkit.rawlog.states import live_tables
 from toolkit.source import preflight
 from toolkit.source.connection import connect
 from toolkit.values.config import Config
+from toolkit.values.lsn import Lsn
 
 
 class World:
@@ -58,6 +59,15 @@ class World:
             assert state.comparable, state.reason
             relid = self.relid(f"public.{name}")
             assert self.log.rows(relid, self.log.complete_to) == self.log.select(relid)
+
+    def repaired_from(self, name: str, before: Lsn, reason: str) -> None:
+        """The table is stale from an LSN up to `before`, for a reason with these words, and exact after its repair."""
+        state = self.log.states()[f"public.{name}"]
+        assert reason in (state.reason or "")
+        assert state.from_lsn is not None and state.from_lsn <= before
+        self.log.repair(f"public.{name}")
+        self.log.drain()
+        self.exact(name)
 
     def findings(self) -> str:
         """What `cdc doctor` says of the source."""

@@ -140,20 +140,25 @@ def _entries(access: LakeAccess) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _overtaken(access: LakeAccess, patch: pytest.MonkeyPatch) -> None:
+    """Write rows while another writer commits its own right before: the later ones are there, and no other."""
+    swap = SqliteCatalog.swap
+
+    def overtaken(catalog: SqliteCatalog, *rest: str) -> bool:
+        patch.setattr(SqliteCatalog, "swap", swap)
+        _write(access, 2, 7)
+        return swap(catalog, *rest)
+
+    patch.setattr(SqliteCatalog, "swap", overtaken)
+    _write(access, 3, 2)
+    assert _stored(access) == _rows(3, 2)
+
+
 def test_of_two_writers_the_later_one_wins_whole(tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch) -> None:
     access = _made(tmp_path / "lake")
     _write(access, 1)
     with_pyiceberg.undo()
-    swap = SqliteCatalog.swap
-
-    def overtaken(catalog: SqliteCatalog, *rest: str) -> bool:
-        with_pyiceberg.setattr(SqliteCatalog, "swap", swap)
-        _write(access, 2, 7)
-        return swap(catalog, *rest)
-
-    with_pyiceberg.setattr(SqliteCatalog, "swap", overtaken)
-    _write(access, 3, 2)
-    assert _stored(access) == _rows(3, 2)
+    _overtaken(access, with_pyiceberg)
     assert _summary(access)["total-records"] == "2"
 
 
@@ -165,16 +170,7 @@ def test_of_two_writers_the_later_one_wins_in_other_catalogs_too(
     access = _made(tmp_path / "lake")
     if not first:
         _write(access, 1)
-    swap = SqliteCatalog.swap
-
-    def overtaken(catalog: SqliteCatalog, *rest: str) -> bool:
-        with_pyiceberg.setattr(SqliteCatalog, "swap", swap)
-        _write(access, 2, 7)
-        return swap(catalog, *rest)
-
-    with_pyiceberg.setattr(SqliteCatalog, "swap", overtaken)
-    _write(access, 3, 2)
-    assert _stored(access) == _rows(3, 2)
+    _overtaken(access, with_pyiceberg)
     with_pyiceberg.setattr(SqliteCatalog, "swap", lambda *_: False)
     with pytest.raises(CommitConflict, match=r"writing ops\.plans: another runner wrote to it first"):
         _write(access, 4)
