@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests import commands
-from tests.support_postgres import fresh_database, replayed, standby_of
+from tests.support_postgres import fresh_database, replayed, standby_of, waiting_for_a_standby
 from toolkit.demo.server import EmbeddedServer
 from toolkit.quality.report import TableCheck
 from toolkit.quality.second_server import _doubt
@@ -195,15 +195,18 @@ def test_a_source_that_never_stands_still_has_no_exact_lsn(
 
 
 def test_a_commit_that_no_snapshot_shows_yet_has_no_exact_lsn(source: Config, copy: str) -> None:
-    """A commit that waits for the disk or a standby is in the log already, and its transaction is still open."""
+    """A commit that waits for the disk or a standby is in the WAL already, and its transaction is still active."""
     _run(source.source.conninfo, *SCHEMA)
     quiet = source.model_copy(update={"check": CheckConfig(cut_seconds=0.5)})
-    with psycopg.connect(source.source.conninfo) as conn:
-        conn.execute("insert into public.item values (1000, 'late', 1, 'y')")
-        with pytest.raises(SourceUnavailable, match="a transaction that has written is open"):
-            commands.against(quiet, copy)
-        conn.rollback()
-    assert commands.against(quiet, copy).lsn is not None
+    with (
+        waiting_for_a_standby(source.source.conninfo, "update public.item set id = id"),
+        pytest.raises(SourceUnavailable, match="a transaction that has written is active"),
+    ):
+        commands.against(quiet, copy)
+    with psycopg.connect(source.source.conninfo) as conn:  # an idle one commits nothing
+        conn.execute("insert into public.item values (1001, 'open', 1, 'y')")
+        report = commands.against(quiet, copy, ["item"])
+    assert [t.status for t in report.tables] == ["identical"]
 
 
 LABEL = "alter type public.mood rename value 'ill' to 'sick'"

@@ -88,7 +88,7 @@ RAISED = list(_raised())
 #: Errors whose text is made elsewhere: by a function, or by the error that they wrap.
 _MADE = {
     "_message(exception, results)",
-    "_reason(source, error)",
+    "_reason(source, error, server)",
     "str(error)",
     "f'{error}{_begun(config, lake)}'",
     """'; '.join((f'table {name}: {why}' for name, why in left.items()))""",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
@@ -239,12 +240,12 @@ class _SlotReader:
         from toolkit.decode import planner
         from toolkit.source import slot
 
-        ledger = self.log.reading()  # an earlier read of this drain may have the baseline of a new table
+        reading = cache(self.log.reading)  # an earlier step of this drain may have the baseline of a new table
         context = end.context(
             self.source, self.signed, self.identity.system_id,
             publications=frozenset(self.source.config.publications),
             near_xid=Visibility.parse(slot.shown(self.conn)).xmax,
-            known_good=lambda relid: drift.known_good(ledger, end.last, relid),
+            known_good=lambda relid: drift.known_good(reading(), end.last, relid),
         )  # fmt: skip
         return planner.plan(spool, context=context)
 

@@ -28,7 +28,7 @@ class Position:
     follows: bool
     lsn: Lsn
     xid: str
-    writing: bool = False  # whether a transaction that has written is open
+    committing: bool = False  # whether a transaction that has written may be committing
 
     def __str__(self) -> str:
         return f"replayed to {self.lsn}" if self.follows else f"at transaction {self.xid}"
@@ -36,8 +36,8 @@ class Position:
 
 def position(conn: Connection) -> Position:
     """Read the current position."""
-    cluster, follows, lsn, xid, writing = conn.execute(resources.load("parity/position").encode()).fetchall()[0]
-    return Position(cluster, follows, Lsn.parse(lsn), xid, writing)
+    cluster, follows, lsn, xid, committing = conn.execute(resources.load("parity/position").encode()).fetchall()[0]
+    return Position(cluster, follows, Lsn.parse(lsn), xid, committing)
 
 
 @contextmanager
@@ -46,8 +46,8 @@ def snapshot_at(source: SourceConfig, asked: Connection, *, seconds: float) -> I
 
     A position that is read beside a snapshot may include a commit that the snapshot does not show: one that came
     between them, or one that waits for the disk or for a standby. The snapshot is therefore retaken until no
-    transaction that has written is open before it, and nothing is written from then until after it. `asked` is a
-    session on the same server.
+    transaction may be committing before it, and nothing is written from then until after it. `asked` is a session on
+    the same server.
 
     Raises:
         SourceUnavailable: the server never stood still.
@@ -58,11 +58,11 @@ def snapshot_at(source: SourceConfig, asked: Connection, *, seconds: float) -> I
             with inside_snapshot(conn, None, seconds=seconds):
                 # The first statement of `conn` takes the snapshot.
                 before, at, after = position(asked), position(conn), position(asked)
-                if before.lsn == at.lsn == after.lsn and not before.writing:
+                if before.lsn == at.lsn == after.lsn and not before.committing:
                     yield conn, at
                     return
             if time.monotonic() > deadline:
-                why = "a transaction that has written is open" if before.writing else "it writes all the time"
+                why = "a transaction that has written is active" if before.committing else "it writes all the time"
                 raise SourceUnavailable(
                     f"no snapshot of the source at an exact LSN in {seconds:g} s: {why}, now from {before.lsn} to"
                     f" {after.lsn}; pause its writers for a moment, or raise [check] cut_seconds"
