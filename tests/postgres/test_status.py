@@ -227,6 +227,27 @@ def test_all_schemas_are_captured_by_one_line(source: Config, plain_lake: Config
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("drained_by", ["slot", "tick"])
+def test_a_new_table_for_the_change_log_is_listed_until_the_log_has_it(
+    source: Config, plain_lake: Config, drained_by: str
+) -> None:
+    """It was listed nowhere: a drain puts the triggers on it, and only the next one finds it captured."""
+    chosen = {"capture": "change_log", "change_log_drain": drained_by}
+    config = source.model_copy(update={"root": plain_lake.root, "source": source.source.model_copy(update=chosen)})
+    sql(config, "create table public.a (id int primary key)")
+    commands.init(config)
+    assert status_report.status(config).not_captured == {}
+    sql(config, "create table public.b (id int primary key)", "insert into public.b values (1)")
+    assert "lacks triggers" in status_report.status(config).not_captured["public.b"]
+    commands.drain(config)
+    listed = status_report.status(config).not_captured
+    assert set(listed) == {"public.b"} and "run `cdc drain`, then `cdc repair public.b`" in listed["public.b"]
+    commands.drain(config)
+    found = status_report.status(config)
+    assert found.not_captured == {}
+    assert {t.table: t.state for t in found.tables} == {"public.a": State.OK, "public.b": State.STALE}
+
+
 def test_what_a_publication_of_others_for_all_tables_does_not_send_is_listed(
     source: Config, plain_lake: Config
 ) -> None:

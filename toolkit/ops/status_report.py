@@ -117,7 +117,7 @@ def status(config: Config) -> Status:
     except OSError as error:
         where = error.filename or config.lake_access.work_dir
         found = replace(found, lake=f"reading {where}: {error.strerror}; correct permissions or free space there")
-    source = _source(config, lake, last)
+    source = _source(config, lake, last, {table.relid for table in found.tables})
     if source.pressure is not None:
         wrong += alerts.of_server(config.limits, config.source, source.slot, source.pressure)
     tables = found.tables
@@ -171,7 +171,7 @@ def _with_lake(found: Status, ledger: Ledger) -> Status:
     )
 
 
-def _source(config: Config, lake: Lake, last: BatchRecord | None) -> _Source:
+def _source(config: Config, lake: Lake, last: BatchRecord | None, known: set[int]) -> _Source:
     from toolkit.capture import slot_drain, stages
     from toolkit.source import catalog, connection, pressure, slot
     from toolkit.source.opened import open_source
@@ -192,7 +192,7 @@ def _source(config: Config, lake: Lake, last: BatchRecord | None) -> _Source:
             return replace(
                 found,
                 stage=None if stage is None else str(stage),
-                left=catalog.not_captured(source.conn, config.capture_rules, ticks=source.by_ticks),
+                left=catalog.not_captured(source.conn, config.capture_rules, ticks=source.by_ticks, known=known),
                 inherited=catalog.inherited(source.conn),
             )
     except CdcError as error:

@@ -6,7 +6,7 @@ Every function only reads, and returns small values.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,13 +158,18 @@ def left_out(conn: Connection, rules: CaptureRules) -> dict[Relation, str]:
     }
 
 
-def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool) -> dict[str, str]:
-    """Return configured tables without rows in the log, by name, with the reason and the remedy."""
+def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool, known: Collection[int] = ()) -> dict[str, str]:
+    """Return configured tables without rows in the log, by name, with the reason and the remedy.
+
+    `known` are the relids of the tables that the log has. Of one that only triggers capture, no publication says it.
+    """
     left, held = left_out(conn, rules), publications(conn, rules.source)
     found: dict[str, str] = {}
     asked = [r for r in matching(conn, rules.source) if rules.capture_of(r.schema, r.name).capture != Capture.SCHEMA]
     inside, as_roots = _held(asked, held), _held(asked, [p for p in held if p.via_root])
     elsewhere = sent_as_others(conn, rules.source)
+    by_triggers = {r.relid for r in asked if r.kind == "r" and rules.by_triggers_alone(r.schema, r.name)} - {*known}
+    whole = _with_triggers(conn) if by_triggers else frozenset()
     for relation in asked:
         if relation.table and relation.persistence == "u":
             found[relation.identifier] = (
@@ -173,6 +178,14 @@ def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool) -> dict[
             )
         elif relation in left:
             found[relation.identifier] = left[relation]
+        elif relation.relid in by_triggers:
+            remedy = command("repair", relation.identifier)
+            found[relation.identifier] = (
+                f"has its triggers since the last drain; run `cdc drain`, then `{remedy}`"
+                if relation.relid in whole
+                else "lacks triggers of the change log; run `cdc drain`, which creates them, or `cdc init`, which says"
+                " why it cannot; or name it in [source] exclude"
+            )
         elif relation.capturable and not ticks and rules.through_slot(relation.schema, relation.name):
             if relation.relid not in inside:
                 found[relation.identifier] = "is in no publication; run `cdc init`, or name it in [source] exclude"
@@ -186,6 +199,13 @@ def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool) -> dict[
                     f" `{command('repair', relation.identifier)}`"
                 )
     return found
+
+
+def _with_triggers(conn: Connection) -> frozenset[int]:
+    """Return the relids of the tables that have all triggers of the change log."""
+    if not installed(conn):
+        return frozenset()
+    return frozenset(row[0] for row in conn.execute("select relid::int8 from cdc.logged_tables").fetchall())
 
 
 def of_other(root: str) -> tuple[str, str]:

@@ -146,6 +146,10 @@ class CaptureRules:
         """Return whether the slot sends a table's own rows. Rows of other tables come as rows of the change log."""
         return self.capture_of(schema, name).capture in (Capture.SLOT, Capture.BOTH)
 
+    def by_triggers_alone(self, schema: str, name: str) -> bool:
+        """Return whether the change log, and not the slot, has a table's rows."""
+        return self.capture_of(schema, name).capture == Capture.CHANGE_LOG
+
     @property
     def uses_change_log(self) -> bool:
         """Return whether any table may be captured by triggers."""
