@@ -218,9 +218,13 @@ class Log:
         last = TableVersion.from_json(found[-1]["payload"])
         return None if last.dropped or not last.published else last
 
-    def rows(self, relid: int, at: Lsn) -> Shown:
-        """The table as of an LSN, by the log alone."""
-        return _Fold(self, relid, at).shown()
+    def rows(self, relid: int, at: Lsn, *, by_key: bool = False) -> Shown:
+        """The table as of an LSN, by the log alone.
+
+        With `by_key`, a change of a row that is not there is none, as in the lake, where the last image of a key
+        counts: triggers that fire before those of the change log have it logged out of order.
+        """
+        return _Fold(self, relid, at, by_key=by_key).shown()
 
     def select(self, relid: int) -> Shown:
         """What SELECT shows now of the published columns and rows."""
@@ -248,7 +252,8 @@ def shown(conn: psycopg.Connection[Any], table: TableVersion) -> Shown:
 class _Fold:
     """One table of a log up to an LSN."""
 
-    def __init__(self, log: Log, relid: int, at: Lsn) -> None:
+    def __init__(self, log: Log, relid: int, at: Lsn, *, by_key: bool = False) -> None:
+        self.by_key = by_key
         mine = [e for e in log.events if e["relid"] == relid and e["commit_lsn"] < at]
         self.versions = {e["schema_id"]: _table(e["payload"]) for e in mine if e["kind"] == "schema"}
         table = log.version(relid, at)
@@ -311,6 +316,10 @@ class _Fold:
                 a: event["old"][a - 1] if event["old"] is not None else event["new"][a - 1] for a in version.key_attnums
             }
             matches = [row for row in self.live if all(self._filled(row, version)[a] == v for a, v in key.items())]
+            if not matches and event["origin"] == "change_log" and self.by_key:
+                if event["op"] == "U":
+                    self._apply(event | {"op": "I"})
+                return
             if not matches and event["origin"] == "snapshot":  # a part of a row that the log had lost
                 self.live.append(self._image(event, event["new"]))
                 return

@@ -1,0 +1,95 @@
+"""Histories of names: another relation takes the name of a table, or its schema changes."""
+
+from __future__ import annotations
+
+from tests.histories.base import TABLE, History
+
+HISTORIES: tuple[History, ...] = (
+    History(
+        "two tables exchange their name in a subtransaction",
+        (
+            (
+                "do $$ begin alter table t rename to w; begin alter table u rename to t; insert into t "
+                "values (8); raise exception 'x'; exception when others then null; end; alter table w "
+                "rename to t; insert into t values (4, 'c'); insert into u values (4, 'c'); end $$"
+            ),
+        ),
+        setup=(*TABLE, "create table u (id int primary key, v text, z int)", "insert into u values (9, 'u', 1)"),
+    ),
+    History(
+        "a view takes the name of a table", ("alter table t rename to t_old", "create view t as select * from t_old")
+    ),
+    History(
+        "a materialized view has the name for a while",
+        (
+            "alter table t rename to t_old",
+            "create materialized view t as select * from t_old",
+            "refresh materialized view t",
+            "drop materialized view t",
+            "alter table t_old rename to t",
+        ),
+    ),
+    History(
+        "a temporary table hides a table",
+        (
+            "create temp table t (id int primary key, v text, z int default 3)",
+            "insert into t values (5, 'temp')",
+            "alter table t add zz int",
+            "drop table pg_temp.t",
+        ),
+    ),
+    History(
+        "a table travels through renamed schemas",
+        (
+            "create schema sx_{n}",
+            "create table sx_{n}.q (id int primary key, v text)",
+            "insert into sx_{n}.q values (1)",
+            "alter table t set schema sx_{n}",
+            "alter schema sx_{n} rename to sy_{n}",
+            "insert into sy_{n}.t values (6)",
+            "alter table sy_{n}.t set schema {s}",
+            "drop schema sy_{n} cascade",
+        ),
+    ),
+    History(
+        "a child joins and leaves its parent",
+        (
+            "create table c (primary key (id), z int default 4) inherits (t)",
+            "insert into c values (9, 'c')",
+            "alter table t add w int default 5",
+            "alter table c no inherit t",
+            "insert into c values (10, 'd')",
+        ),
+    ),
+    History(
+        "the parent updates rows of its child",
+        (
+            "update t set v = v || 'u'",
+            "delete from t where id = 2",
+            "insert into c values (5)",
+            "update t set id = id + 10",
+        ),
+        setup=(
+            "create table t (id int primary key, v text)",
+            "create table c (z int, primary key (id)) inherits (t)",
+            "insert into t values (1, 'a')",
+            "insert into c values (2, 'b', 3)",
+        ),
+        probe=(),
+    ),
+    # Servers from 16 on refuse it.
+    History(
+        "a rule turns a table into a view",
+        ('create rule "_RETURN" as on select to t do instead select * from o',),
+        setup=(
+            "create table t (id int, v text)",
+            "alter table t replica identity full",
+            "create table o (id int primary key, v text)",
+            "insert into o values (1, 'o')",
+        ),
+        probe=(),
+        refused="cannot have ON SELECT rules",
+    ),
+)
+
+__all__ = ["HISTORIES"]
