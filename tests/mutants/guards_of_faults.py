@@ -17,7 +17,7 @@ GUARDS_OF_FAULTS = (
     Guard(
         "a slot that the log never read stays",
         "toolkit/capture/handover.py",
-        "any(b.slot == left.name and b.tick is None for b in",
+        "any(b.slot == name and b.tick is None for b in",
         "any(True for b in",
         "tests/postgres/test_handover_killed.py::test_a_slot_that_the_log_never_read_stays",
     ),

@@ -370,14 +370,14 @@ GUARDS_OF_READING = (
     Guard(
         "a slot of another program",
         "toolkit/capture/initialise.py",
-        "        claim.require_own_slot(conn, source.config)",
+        "        claim.require_no_slot(conn, source.config)",
         "        pass",
         "tests/postgres/test_handover_killed.py::test_a_slot_of_another_program_is_not_taken_over",
     ),
     Guard(
         "the slot that uninstall leaves",
         "toolkit/source/install.py",
-        "state is not None and not claim.has_slot(conn, source):",
+        "state is not None and not (has_read or claim.has_slot(conn, source)):",
         "False:",
         "tests/postgres/test_handover_killed.py::test_a_slot_of_another_program_is_not_taken_over",
     ),

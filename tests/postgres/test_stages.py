@@ -21,7 +21,7 @@ from toolkit.rawlog import states
 from toolkit.source import connection, install, locks, slot
 from toolkit.values import config as configuration
 from toolkit.values.config import Config, SnapshotConfig
-from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError, SlotError
+from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError, SlotError, SlotRefused
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
@@ -251,6 +251,9 @@ def test_commands_out_of_order_are_refused_by_name(config: Config) -> None:
         pass
     with pytest.raises(LakeError, match="run `cdc init` first"):
         commands.drain(config)
+    with pytest.raises(SlotRefused, match=r"has not created it: .*; give another name in \[source\] slot"):
+        commands.init(config)  # another program may read that slot
+    sql(config, f"select pg_drop_replication_slot('{config.source.slot}')")
     commands.init(config)
     _proven_whole(config)
 

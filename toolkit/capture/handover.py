@@ -19,6 +19,7 @@ from toolkit.values.log_setup import logger
 from toolkit.values.modes import LogDrain
 
 if TYPE_CHECKING:
+    from toolkit.lake.ledger import Ledger
     from toolkit.lake.opened import Lake
     from toolkit.source.connection import Connection
     from toolkit.values.source_access import SourceAccess
@@ -89,12 +90,17 @@ def to_publications(source: SourceAccess, lake: Lake, conn: Connection) -> None:
     _log.info("handed over to other publications", extra={"lsn": str(cut.lsn), "now": source.config.publication_names})
 
 
+def has_read(ledger: Ledger, name: str) -> bool:
+    """Return whether the log was ever read from a slot of that name."""
+    return ledger.last() is not None and any(b.slot == name and b.tick is None for b in ledger.batches())
+
+
 def drop_left_slot(source: SourceAccess, lake: Lake, conn: Connection) -> None:
     """Drop the slot that was read before the switch to ticks; a slot of that name that others created stays."""
     from toolkit.source import claim, slot
 
     left = slot.read_slot(conn, source.config.slot)
-    if left is not None and any(b.slot == left.name and b.tick is None for b in lake.reading().require().batches()):
+    if left is not None and has_read(lake.reading(), left.name):
         slot.require_ours(left)
         slot.drop_slot(conn, left.name)
         claim.record_slot(conn, source.config, exists=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -104,7 +104,7 @@ def _install(
     Return the result if this call began a log, with its first copies, or else the tables to copy.
     """
     from toolkit.build import project
-    from toolkit.capture import executor_copies
+    from toolkit.capture import executor_copies, handover
     from toolkit.lake import reads, session, tables
     from toolkit.source import catalog, change_log, claim, drain_mode, install, preflight, roles, slot
     from toolkit.source.claim import Claim
@@ -113,10 +113,12 @@ def _install(
     roles.require_installer(conn, source.config, "installing capture")
     preflight.require(conn, source.rules, ddl=source.ddl)
     ticks = drain_mode.by_ticks(conn, source.rules)
-    last = lake.reading().last()
+    ledger = lake.reading()
+    last = ledger.last()
     claim.require_unclaimed(conn, source.config, reads.table_uuid(lake.access, lake.access.names.events))
-    if not ticks:
-        claim.require_own_slot(conn, source.config)
+    ours = handover.has_read(ledger, source.config.slot) or claim.has_slot(conn, source.config)
+    if not (ours or ticks):
+        claim.require_no_slot(conn, source.config)
     existing = slot.read_slot(conn, source.config.slot)
     if last is not None and not new_generation:
         last.require_format()
@@ -150,17 +152,13 @@ def _install(
         claim.record_slot(conn, source.config, exists=True)
     identity = catalog.read_identity(conn, source.rules)
     generation = 1 if last is None else last.generation + int(new_generation)
-    if new_generation and existing is not None and claim.has_slot(conn, source.config):
+    if new_generation and existing is not None and ours:
         slot.drop_slot(conn, source.config.slot)
         existing = None
     if last is not None and not new_generation and (last.tick is not None) != ticks:
-        from toolkit.capture import handover
-
         (handover.to_ticks if ticks else handover.to_slot)(source, lake, conn)
         last, existing = (lake.reading().last(), slot.read_slot(conn, source.config.slot))
     elif through_slot and last and last.identity.publications.keys() != identity.publications.keys():
-        from toolkit.capture import handover
-
         handover.to_publications(source, lake, conn)
         last, existing = (lake.reading().last(), slot.read_slot(conn, source.config.slot))
     batch_id = 1 if last is None else last.batch_id + 1
@@ -169,7 +167,7 @@ def _install(
         change_log.begin(conn, source.rules, lock_seconds=source.snapshot.lock_seconds)
         return _first(source, lake, conn, identity, generation, batch_id, ticks), ()
     if last is not None and ticks:
-        from toolkit.capture import handover, tick_drain
+        from toolkit.capture import tick_drain
 
         tick_drain.last_tick(source.rules, conn, last)
         handover.drop_left_slot(source, lake, conn)
@@ -271,14 +269,15 @@ def uninstall(source: SourceAccess, lake: Lake) -> None:
     Raises:
         PreflightFailed: another lake uses the slot.
     """
+    from toolkit.capture import handover
     from toolkit.lake import reads
     from toolkit.source import claim, connection, install, roles
 
-    try:
+    made, has_read = None, False
+    with suppress(LakeError):  # a lake that cannot be read any more is no reason to keep its capture
         made = reads.table_uuid(lake.access, lake.access.names.events)
-    except LakeError:  # a lake that cannot be read any more is no reason to keep its capture
-        made = None
+        has_read = handover.has_read(lake.reading(), source.config.slot)
     with connection.connect(source.config) as conn:
         roles.require_installer(conn, source.config, "removing capture")
         claim.require_unclaimed(conn, source.config, made, slot_of_lost_lake=source.config.slot)
-        install.uninstall(conn, source.config, lock_seconds=source.snapshot.lock_seconds)
+        install.uninstall(conn, source.config, lock_seconds=source.snapshot.lock_seconds, has_read=has_read)

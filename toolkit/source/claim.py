@@ -83,13 +83,13 @@ def record_slot(conn: Connection, source: SourceConfig, *, exists: bool) -> None
         conn.execute("insert into cdc.settings (slot, name, value) values (%s, 'slot', '')", [source.slot])
 
 
-def require_own_slot(conn: Connection, source: SourceConfig) -> None:
+def require_no_slot(conn: Connection, source: SourceConfig) -> None:
     """Refuse to read or drop a slot that another program has created.
 
     Raises:
-        SlotRefused: the slot of the configured name exists, and `cdc init` has not created it.
+        SlotRefused: a slot of the configured name exists.
     """
-    if slot.read_slot(conn, source.slot) is not None and not has_slot(conn, source):
+    if slot.read_slot(conn, source.slot) is not None:
         raise SlotRefused(
             source.slot,
             "exists, and `cdc init` has not created it: another program may read it",

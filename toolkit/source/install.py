@@ -156,7 +156,7 @@ def install(
 
 
 @can_fail(Point.UNINSTALL)
-def uninstall(conn: Connection, source: SourceConfig, *, lock_seconds: float) -> None:
+def uninstall(conn: Connection, source: SourceConfig, *, lock_seconds: float, has_read: bool = False) -> None:
     """Remove slot, publication, event triggers and schema. A missing object is no error.
 
     What serves other lakes of the database too stays: event triggers, schema, and the triggers of a change log that one
@@ -168,7 +168,7 @@ def uninstall(conn: Connection, source: SourceConfig, *, lock_seconds: float) ->
     from toolkit.source import claim, slot
 
     state = slot.read_slot(conn, source.slot)
-    if state is not None and not claim.has_slot(conn, source):
+    if state is not None and not (has_read or claim.has_slot(conn, source)):
         _log.warning("the slot stays: `cdc init` has not created it", extra={"slot": source.slot})
     elif state is not None:
         slot.require_ours(state)
