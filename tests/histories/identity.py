@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from tests.histories.base import PROBE, TABLE, History
 
+#: A table whose rows are identified by another index than that of its key.
+_BY_INDEX = (
+    *TABLE,
+    "alter table t alter v set not null",
+    "create unique index ui on t (v)",
+    "alter table t replica identity using index ui",
+)
+
 HISTORIES: tuple[History, ...] = (
     History(
         "the identity index is dropped",
         ("drop index ui",),
-        setup=(
-            *TABLE,
-            "alter table t alter v set not null",
-            "create unique index ui on t (v)",
-            "alter table t replica identity using index ui",
-        ),
+        setup=_BY_INDEX,
         probe=("insert into t values (77, 'q')",),
         first="insert into t values (66, 'first')",
     ),
@@ -21,24 +24,14 @@ HISTORIES: tuple[History, ...] = (
     History(
         "the identity index is built again beside",
         ("reindex index concurrently ui",),
-        setup=(
-            *TABLE,
-            "alter table t alter v set not null",
-            "create unique index ui on t (v)",
-            "alter table t replica identity using index ui",
-        ),
+        setup=_BY_INDEX,
         probe=("insert into t values (77, 'q')", *PROBE[1:]),
         first="insert into t values (66, 'first')",
     ),
     History(
         "the identity index is renamed",
         ("alter index ui rename to uj",),
-        setup=(
-            *TABLE,
-            "alter table t alter v set not null",
-            "create unique index ui on t (v)",
-            "alter table t replica identity using index ui",
-        ),
+        setup=_BY_INDEX,
         probe=("insert into t values (77, 'q')", *PROBE[1:]),
         first="insert into t values (66, 'first')",
     ),

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from tests.histories.base import PROBE, TABLE, History
 
+#: A table beside it, and a function that writes there what happened.
+_AUDITED = (
+    *TABLE,
+    "create table a (id int primary key, v text)",
+    "insert into a values (1, 'old')",
+    (
+        "create function g() returns trigger language plpgsql as 'begin insert into a values "
+        "(100, ''truncated''); return null; end'"
+    ),
+)
+
 HISTORIES: tuple[History, ...] = (
     History(
         "a session in the role of a replica",
@@ -161,46 +172,19 @@ HISTORIES: tuple[History, ...] = (
     History(
         "TRUNCATE fires a trigger that fills a table after it",
         ("truncate t, a",),
-        setup=(
-            *TABLE,
-            "create table a (id int primary key, v text)",
-            "insert into a values (1, 'old')",
-            (
-                "create function g() returns trigger language plpgsql as 'begin insert into a values "
-                "(100, ''truncated''); return null; end'"
-            ),
-            "create trigger g after truncate on t for each statement execute function g()",
-        ),
+        setup=(*_AUDITED, "create trigger g after truncate on t for each statement execute function g()"),
         probe=(),
     ),
     History(
         "TRUNCATE fires a trigger that fills a table before it",
         ("truncate a, t",),
-        setup=(
-            *TABLE,
-            "create table a (id int primary key, v text)",
-            "insert into a values (1, 'old')",
-            (
-                "create function g() returns trigger language plpgsql as 'begin insert into a values "
-                "(100, ''truncated''); return null; end'"
-            ),
-            "create trigger g after truncate on t for each statement execute function g()",
-        ),
+        setup=(*_AUDITED, "create trigger g after truncate on t for each statement execute function g()"),
         probe=(),
     ),
     History(
         "a trigger fills a table that TRUNCATE empties next",
         ("truncate a, t",),
-        setup=(
-            *TABLE,
-            "create table a (id int primary key, v text)",
-            "insert into a values (1, 'old')",
-            (
-                "create function g() returns trigger language plpgsql as 'begin insert into a values "
-                "(100, ''truncated''); return null; end'"
-            ),
-            "create trigger g before truncate on t for each statement execute function g()",
-        ),
+        setup=(*_AUDITED, "create trigger g before truncate on t for each statement execute function g()"),
         probe=(),
     ),
 )

@@ -151,8 +151,7 @@ def test_trap_092_a_table_that_left_the_publication_stays_red(world: World) -> N
 def test_trap_092_a_table_that_its_extension_moves_out_of_the_published_schema_and_back(world: World) -> None:
     """ALTER EXTENSION SET SCHEMA names the extension only: what was written there was lost, and the table stayed ok."""
     found = world.user.execute("select name from pg_available_extensions where name in ('citext', 'vector')").fetchone()
-    if found is None:
-        pytest.skip("this server has no extension that can be moved")
+    assert found is not None
     name = str(found[0])
     world.sql(*PAIR, "create schema aside", f"create extension {name} schema public", f"create table u (v {name})")
     world.sql(f"alter extension {name} add table t", "alter table u replica identity full")
