@@ -98,7 +98,7 @@ def found(played: Played | None, trap: Trap) -> Found:
         return Found("", "failed", contradictions=(played.failed[trap.schema],))
     log, (at, shown) = played.log, played.shown[-1]
     results: dict[int, list[EffectClass]] = {}
-    for (commit, _, relid), one in played.classes.items():
+    for (_, commit, _, relid), one in played.classes.items():
         if commit < at:
             results.setdefault(relid, []).append(one)
     for event in log.reading().rows(Kind.DDL):

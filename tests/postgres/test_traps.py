@@ -43,7 +43,7 @@ class Played:
     unrepaired: dict[str, str] = field(default_factory=dict)  # table -> what was wrong after its repair
 
     @cached_property
-    def classes(self) -> Mapping[tuple[int, int, int], effects.EffectClass]:
+    def classes(self) -> Mapping[tuple[int, int, int, int], effects.EffectClass]:
         """Of every change, as `cdc ddl list` shows them."""
         return effects.by_position(self.log.reading())  # type: ignore[arg-type]
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support_states import KNOWN, START, STEP, Played, batch, sequences
 from toolkit.capture import stages
-from toolkit.history import rows_at_lsn
+from toolkit.history import rows_at_lsn, versions
+from toolkit.history.effects import EffectClass
 from toolkit.lake import table_states as stored
 from toolkit.ops.diagnosis import stale_tables
+from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.event import Gap
 from toolkit.rawlog.memory import MemoryReading
 from toolkit.rawlog.plan import Layer, plans
 from toolkit.rawlog.states import (
@@ -191,3 +196,19 @@ def test_the_remedy_names_the_first_of_two_gaps(tmp_path: Path) -> None:
     first = Lsn(START + 2 * STEP)
     assert (state.from_lsn, state.remedy) == (first, f"an LSN below {first}")
     assert states_at(log, Lsn(first - 1), {})[0][1].state == State.OK
+
+
+def test_a_gap_of_another_generation_does_not_class_a_change(tmp_path: Path) -> None:
+    """After a restore the source writes the same LSNs again, and other changes there."""
+    place: dict[str, Any] = {"batch_id": 1, "commit_lsn": START + STEP - 1, "ordinal": 5, "end_lsn": START + STEP}
+    command = {"event": "ddl_command_end", "tag": "COMMENT", "tables": [], "objects": [{"relid": 1}]}
+    log = MemoryReading(
+        Config(root=tmp_path).capture_rules,
+        1,
+        [
+            asdict(Event(**place, generation=1, kind="ddl", payload=json.dumps(command))),
+            asdict(Event(**place, generation=2, kind="gap", relid=1, payload=Gap("rewritten").to_json())),
+        ],
+    )
+    (found,) = versions.events(log)  # type: ignore[arg-type]
+    assert found.effect == EffectClass.NONE

@@ -60,15 +60,15 @@ def worst(classes: Iterable[EffectClass]) -> EffectClass:
     return min(classes, key=_WORST_FIRST.index, default=EffectClass.NONE)
 
 
-def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], EffectClass]:
-    """Return the classes of all changes in the log, by commit LSN, ordinal and relid. Copies are not changes."""
-    found: dict[tuple[int, int, int], EffectClass] = {}
-    late: set[tuple[Lsn, int]] = set()  # changes that were found late, by their known end
+def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int, int], EffectClass]:
+    """Return the classes of all changes, by generation, commit LSN, ordinal and relid. Copies are not changes."""
+    found: dict[tuple[int, int, int, int], EffectClass] = {}
+    late: set[tuple[int, Lsn, int]] = set()  # changes that were found late, by generation, known end and relid
     for gap in ledger.gaps():
         if gap.relid is not None and not order.is_copy_gap(gap):
-            found[int(gap.commit_lsn), gap.ordinal, gap.relid] = EffectClass.SILENT
+            found[gap.generation, int(gap.commit_lsn), gap.ordinal, gap.relid] = EffectClass.SILENT
             if gap.payload.until is not None:
-                late.add((gap.payload.until, gap.relid))
+                late.add((gap.generation, gap.payload.until, gap.relid))
     before: dict[tuple[int, int], SchemaVersion] = {}
     names: set[tuple[int, str]] = set()  # names of captured tables, by generation
     for version in sorted(ledger.schema_versions(), key=order.version_order):
@@ -81,13 +81,13 @@ def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], EffectClass]:
             continue
         was = None if old is None or old.table.dropped else old.table
         now = None if version.table.dropped else version.table
-        at = (int(version.commit_lsn), version.ordinal, relid)
+        at = (version.generation, int(version.commit_lsn), version.ordinal, relid)
         if now is not None and not now.published and (version.generation, now.identifier) in names:
             others = {r: v.table for (generation, r), v in before.items() if generation == version.generation}
             if replaces_captured(ledger.rules, was, now, others):
                 found[at] = EffectClass.SILENT
                 continue
-        silent = at in found or (Lsn(version.end_lsn), relid) in late
+        silent = at in found or (version.generation, Lsn(version.end_lsn), relid) in late
         found[at] = effect(was, now, silent=silent)
     return found
 

@@ -90,6 +90,7 @@ class DdlEvent:
     error: str | None
     created: tuple[int, ...] = ()  # those of the relids that are tables which the command created
     effect: EffectClass = EffectClass.NONE  # its class, by `toolkit.history.effects`: the worst one of all tables
+    generation: int = 1  # LSNs of different generations do not compare
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,34 +332,34 @@ class _Log:
 
     schemas: tuple[SchemaVersion, ...]
     ddl: tuple[DdlEvent, ...]
-    late: Mapping[tuple[int, Lsn], Lsn] = field(
+    late: Mapping[tuple[int, int, Lsn], Lsn] = field(
         default_factory=dict
-    )  # by relid and position at which a change was found: the position from which it may have begun
+    )  # by generation, relid and position at which a change was found: the position from which it may have begun
 
     @classmethod
     def read(cls, ledger: Ledger) -> _Log:
         schemas = tuple(sorted(ledger.schema_versions(), key=order.version_order))
         ddl = _classed((_ddl_event(e) for e in ledger.ddl_events()), effects.by_position(ledger))
-        late: dict[tuple[int, Lsn], Lsn] = {}
+        late: dict[tuple[int, int, Lsn], Lsn] = {}
         for gap in ledger.gaps():
             if gap.relid is not None and gap.payload.until is not None:
-                found = (gap.relid, gap.payload.until)
+                found = (gap.generation, gap.relid, gap.payload.until)
                 late[found] = min(gap.end_lsn, late.get(found, gap.end_lsn))
         return cls(schemas, tuple(ddl), late)
 
 
-def _classed(events: Iterable[DdlEvent], found: Mapping[tuple[int, int, int], EffectClass]) -> Iterator[DdlEvent]:
+def _classed(events: Iterable[DdlEvent], found: Mapping[tuple[int, int, int, int], EffectClass]) -> Iterator[DdlEvent]:
     """Add the class to each event.
 
     The creation of a table is placed before all rows of its transaction. All other changes are at their event.
     """
-    there: dict[tuple[int, int], list[EffectClass]] = {}
-    for (commit, ordinal, _), one in found.items():
-        there.setdefault((commit, ordinal), []).append(one)
+    there: dict[tuple[int, int, int], list[EffectClass]] = {}
+    for (generation, commit, ordinal, _), one in found.items():
+        there.setdefault((generation, commit, ordinal), []).append(one)
     for event in events:
-        commit = int(event.commit_lsn)
-        born = [found[commit, order.BIRTH, relid] for relid in event.created if (commit, order.BIRTH, relid) in found]
-        yield replace(event, effect=effects.worst([*born, *there.get((commit, event.ordinal), ())]))
+        at = (event.generation, int(event.commit_lsn))
+        born = [found[*at, order.BIRTH, relid] for relid in event.created if (*at, order.BIRTH, relid) in found]
+        yield replace(event, effect=effects.worst([*born, *there.get((*at, event.ordinal), ())]))
 
 
 def _ddl_event(event: TableEvent[SchemaChange]) -> DdlEvent:
@@ -375,13 +376,14 @@ def _ddl_event(event: TableEvent[SchemaChange]) -> DdlEvent:
         relids=found.relids,
         error=found.error,
         created=found.created,
+        generation=event.generation,
     )
 
 
 def _versions(log: _Log, table: str, as_of: Lsn | None) -> list[VersionInfo]:
     relid = _resolve(log, table, as_of)
     chain = _chain(log, relid)
-    ddl = {order.position(e): e for e in log.ddl}
+    ddl = {(e.generation, order.position(e)): e for e in log.ddl}
     found = []
     for i, version in enumerate(chain):
         following = chain[i + 1] if i + 1 < len(chain) else None
@@ -392,9 +394,9 @@ def _versions(log: _Log, table: str, as_of: Lsn | None) -> list[VersionInfo]:
                 valid_from=version.end_lsn,
                 valid_to=following.end_lsn if following else None,
                 table=version.table,
-                ddl=ddl.get(order.position(version)),
+                ddl=ddl.get((version.generation, order.position(version))),
                 changes=changes(chain[i - 1].table if i else None, version.table),
-                since=log.late.get((relid, version.end_lsn)),
+                since=log.late.get((version.generation, relid, version.end_lsn)),
                 generation=version.generation,
             )
         )
