@@ -70,3 +70,32 @@ def test_a_time_before_the_log_begins_is_refused(source: Config, plain_lake: Con
     assert [row["commit_lsn"] for row in changes] == [lsn_at(lake_of(config), after)]
     with pytest.raises(ConfigError, match=r"the log begins at .*give a later time"):
         lsn_at(lake_of(config), before)
+
+
+@pytest.mark.parametrize("time", ["infinity", "-infinity", "20000-01-01", "0044-03-15 BC"])
+def test_a_commit_time_that_no_datetime_has_stops_no_drain(source: Config, plain_lake: Config, time: str) -> None:
+    """A session of a replication origin sets any time. With one after the year 9999 every drain ended with an error."""
+    config = source.model_copy(update={"root": plain_lake.root})
+    sql(config, "create table public.a (id int primary key)")
+    commands.init(config)
+    _commit_at(config, time, "insert into public.a values (1)")
+    _commit_at(config, time, "alter table public.a add column x text")
+    sql(config, "insert into public.a values (2, 'two')")
+    commands.drain(config)
+    commands.drain(config)  # finds the beacon of the one before
+    found = rows_in_log(config, "kind = 'row'")
+    assert [row["new"] for row in sorted(found, key=lambda row: row["commit_lsn"])] == [["1"], ["2", "two"]]
+    (ended,) = [row for row in found if row["new"] == ["2", "two"]]
+    if not time.startswith("-") and "BC" not in time:  # the first commit later than any time
+        assert lsn_at(lake_of(config), _now(config) + timedelta(days=365)) < ended["commit_lsn"]
+
+
+def _commit_at(config: Config, time: str, statement: str) -> None:
+    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
+        conn.execute("select pg_replication_origin_create('elsewhere')")
+        conn.execute("select pg_replication_origin_session_setup('elsewhere')")
+        with conn.transaction():
+            conn.execute("select pg_replication_origin_xact_setup('0/100', %s)", [time])
+            conn.execute(statement.encode())
+        conn.execute("select pg_replication_origin_session_reset()")
+        conn.execute("select pg_replication_origin_drop('elsewhere')")

@@ -15,6 +15,9 @@ from toolkit.values.lsn import Lsn
 
 #: 2000-01-01 in microseconds since 1970-01-01.
 POSTGRES_EPOCH_US = 946_684_800_000_000
+#: The first and the last commit time, in microseconds since 2000: datetimes have it in every time zone. A session of a
+#: replication origin may set any time, and infinity. Another one counts as the nearest of these.
+TIMES = (-63_082_195_200_000_000, 252_455_529_600_000_000)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BEGIN = struct.Struct(">cqqI")
@@ -109,15 +112,9 @@ Message = Begin | Commit | Relation | TypeName | Origin | Truncate | LogicalMess
 
 
 def timestamp(microseconds: int) -> datetime:
-    """Convert a time of the protocol to a UTC datetime.
-
-    Raises:
-        DecodeError: the time is outside the range of a datetime.
-    """
-    try:
-        return _EPOCH + timedelta(microseconds=microseconds + POSTGRES_EPOCH_US)
-    except OverflowError:
-        raise DecodeError(f"commit time {microseconds} us after 2000-01-01 is out of range") from None
+    """Convert a commit time of the protocol to a UTC datetime."""
+    first, last = TIMES
+    return _EPOCH + timedelta(microseconds=min(max(microseconds, first), last) + POSTGRES_EPOCH_US)
 
 
 class _Reader:

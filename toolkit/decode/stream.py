@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.decode.messages import unknown
+from toolkit.decode.messages import TIMES, unknown
 from toolkit.values.errors import DecodeError
 from toolkit.values.lsn import Lsn
 from toolkit.values.spool import ROW_HEADER
@@ -171,7 +171,7 @@ def scan(data: Bytes, offsets: Ints) -> Stream:
     del starts, sizes  # frees memory: a huge transaction is scanned in one piece
     ordinals = ordinals_of(weights, begins, 0)
     stream = Stream(
-        data, offsets, types, weights, ordinals, begins, commits, commit_lsns, ends, times, xids
+        data, offsets, types, weights, ordinals, begins, commits, commit_lsns, ends, np.clip(times, *TIMES), xids
     )  # fmt: skip
     _require_xids(stream)
     return stream
