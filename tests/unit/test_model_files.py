@@ -31,6 +31,30 @@ _LABELS = (
 )
 
 
+def _version(table: dict[str, Any]) -> SchemaVersion:
+    return SchemaVersion(1, 1, Lsn(1), Lsn(2), 0, TableVersion.from_json(table), "")
+
+
+def test_a_file_of_the_users_under_the_name_of_a_model_is_kept_aside(
+    tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    """Each sync deleted it, or wrote the table's model over it."""
+    config = Config(root=tmp_path)
+    folder = config.dbt_project.folder
+    table = _version(made.snapshot("r", [made.column(1, "id", "bigint")]))
+    models.write(config.lake_access, [table], dbt=config.dbt_project)
+    texts = {"current/current__mine.sql": "select 'mine'", "current/current__public__r.sql": "select 'mine too'"}
+    for path, text in texts.items():
+        (folder / "models" / path).write_text(text, encoding="utf-8")
+    synced = models.write(config.lake_access, [table], dbt=config.dbt_project)
+    assert synced.removed == ("models/current/current__mine.sql",)
+    assert "cdc_current(relid=" in (folder / "models/current/current__public__r.sql").read_text(encoding="utf-8")
+    assert {p: (folder / "replaced/models" / p).read_text(encoding="utf-8") for p in texts} == texts
+    assert len(said.records) == 2
+    models.write(config.lake_access, [], dbt=config.dbt_project)
+    assert not (folder / "replaced/models/current/current__public__r.yml").exists(), "it was generated"
+
+
 def test_labels_that_look_like_calls_of_dbt_stop_no_build(tmp_path: Path) -> None:
     """dbt took the label `source (external)` for a call of its own, and could not read the project."""
     from dbt.cli.main import dbtRunner
@@ -38,10 +62,9 @@ def test_labels_that_look_like_calls_of_dbt_stop_no_build(tmp_path: Path) -> Non
 
     labels = [{"oid": n, "label": label} for n, label in enumerate(_LABELS, 1)]
     columns = [made.column(1, "id", "bigint"), made.column(2, "kind", "kinds", type_kind="e", enum_labels=labels)]
-    table = TableVersion.from_json(made.snapshot("r", columns, comment="source (external)"))
     config = Config(root=tmp_path)
     folder = config.dbt_project.folder
-    version = SchemaVersion(1, 1, Lsn(1), Lsn(2), 0, table, "")
+    version = _version(made.snapshot("r", columns, comment="source (external)"))
     models.write(config.lake_access, [version], dbt=config.dbt_project)
     with contextlib.redirect_stdout(io.StringIO()):
         where = ("--project-dir", str(folder), "--profiles-dir", str(folder), "--quiet", "--log-level-file", "none")

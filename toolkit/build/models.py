@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.build.project import ensure, require_own
+from toolkit.build.project import ensure, require_own, set_aside
 from toolkit.lake import root_views
 from toolkit.lake.proofs import differing_tables
 from toolkit.rawlog.plan import Layer
 from toolkit.rawlog.states import State, copied, states_at
 from toolkit.values.errors import LakeError
 from toolkit.values.lake_types import literal, spark_type
+from toolkit.values.log_setup import logger
 from toolkit.values.names import lake_columns, lake_table, quote_spark, renamed
 from toolkit.values.namespaces import Namespaces
 from toolkit.values.table import Column, SchemaVersion, TableVersion
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
     from toolkit.values.lsn import Lsn
 
+_log = logger(__name__)
 #: Types that have fewer values than the lake's type.
 _RANGES = {
     "smallint": (-(1 << 15), (1 << 15) - 1),
@@ -134,7 +136,9 @@ def _apply(project: Path, files: dict[Path, str], versions: Sequence[SchemaVersi
     written, removed = [], []
     for path, text in files.items():
         target = project / path
-        if not target.is_file() or target.read_text(encoding="utf-8") != text:
+        if not target.is_file() or target.read_bytes() != text.encode():
+            if target.is_file() and path.name != "profiles.yml":
+                _remove(project, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             partial = target.with_name(f".{target.name}.{os.getpid()}")
             if path.name == "profiles.yml":  # it has the settings of [spark]
@@ -146,11 +150,20 @@ def _apply(project: Path, files: dict[Path, str], versions: Sequence[SchemaVersi
         for found in sorted((project / "models" / layer).glob(f"{layer}__*")):
             path = found.relative_to(project)
             if path not in files:
-                found.unlink()
+                _remove(project, path)
                 removed.append(str(path))
     models = {v.table.relid: v.history_name for v in versions}
     there = tuple(v.history_name for v in versions if not v.table.dropped)
     return SyncResult(models, there, tuple(written), tuple(removed))
+
+
+def _remove(project: Path, path: Path) -> None:
+    """Delete a generated file. One that the toolkit has not written is kept aside."""
+    if _HEADER.encode() in (project / path).read_bytes():
+        (project / path).unlink()
+        return
+    set_aside(project, path)
+    _log.warning("a file under the name of a model was moved to `replaced`", extra={"file": str(project / path)})
 
 
 def profile(access: LakeAccess, *, dbt: DbtProject) -> str:

@@ -216,8 +216,7 @@ def _upgrade(folder: Path) -> tuple[int, list[Path]]:
     for path in outdated:
         (folder / path).unlink()
     for path in aside:
-        (folder / _ASIDE / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).replace(folder / _ASIDE / path)
+        set_aside(folder, path)
     missing = [path for path in shipped if not (folder / path).is_file()]
     for path in missing:
         _write(folder / path, shipped[path])
@@ -225,6 +224,12 @@ def _upgrade(folder: Path) -> tuple[int, list[Path]]:
     if record != recorded:
         _write(folder / _RECORD, json.dumps(record, indent=1).encode())
     return len({*outdated, *aside, *missing}), aside
+
+
+def set_aside(folder: Path, path: Path) -> None:
+    """Move a file that would be lost otherwise to the folder `replaced` of a project."""
+    (folder / _ASIDE / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).replace(folder / _ASIDE / path)
 
 
 def _recorded(folder: Path) -> dict[str, str]:
