@@ -61,7 +61,12 @@ GUARDS_OF_READING = (
         "and false",
         _DESCRIBED,
     ),
-    never("the signature", _MESSAGE, "not self.signed(signature, payload)", _DECODE),
+    never(
+        "the signature",
+        _MESSAGE,
+        "len(signature) < _SIGNATURE or not self.signed(signature, payload)",
+        _DECODE,
+    ),
     never("a message once", _MESSAGE, "signature in self._seen", _DECODE),
     never("messages of this system", _MESSAGE, 'str(data.get("system")) != self.system_id', _DECODE),
     never(

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit import wire
+from toolkit.decode.ddl_message import Verifier
 from toolkit.decode.planner import plan
 from toolkit.values.spool import Spool
 from toolkit.values.table import Column, TableVersion
@@ -202,3 +203,16 @@ def test_a_drain_cut_anywhere_continues_with_the_same_events(
     truncates = [e for e in whole if e["kind"] == "truncate"]
     assert truncates
     assert wire.decoded(first) + wire.decoded(second) == whole
+
+
+def test_a_hash_in_place_of_a_message_is_refused_without_a_question() -> None:
+    """Any role can write messages with the toolkit's prefix. The source was asked again about the hash of each."""
+    asked: list[bytes] = []
+
+    def signed(signature: bytes, _: bytes) -> bool:
+        asked.append(signature)
+        return True
+
+    with pytest.raises(ValueError, match="signature does not verify"):
+        Verifier(signed, "1", 1).open(bytes(32))
+    assert asked == []

@@ -115,7 +115,8 @@ class Verifier:
             ValueError: this source did not sign it in this transaction; the text gives the reason.
         """
         signature, payload = content[:_SIGNATURE], content[_SIGNATURE:]
-        if not self.signed(signature, payload):
+        # A content without room for a signature is the hash by which the source replaced an unsigned message.
+        if len(signature) < _SIGNATURE or not self.signed(signature, payload):
             raise ValueError("signature does not verify")
         if signature in self._seen:
             raise ValueError("message is repeated in its transaction")
