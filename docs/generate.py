@@ -296,6 +296,7 @@ def states() -> str:
         3: "A parity difference, or a stale table.",
         4: "Another runner has the lease.",
         130: "Interrupted. Nothing half-done remains; run the command again.",
+        143: "Ended by SIGTERM, for example at a schedule's limit of time. `cdc status` and `[notify]` report it.",
     }
     assert set(codes) <= set(meanings)
     rows = [(f"`{code}`", text, "<br>".join(sorted(codes.get(code, ())))) for code, text in meanings.items()]

@@ -256,7 +256,7 @@ GUARDS = (
     Guard(
         "Ctrl-C while Spark is stopped",
         "toolkit/cli/frame.py",
-        "            _stop_spark(at_once=True)\n",
+        "        _stop_spark(at_once=True)\n",
         "",
         f"{_ENDS}test_ctrl_c_while_spark_is_stopped",
     ),

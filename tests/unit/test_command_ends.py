@@ -20,8 +20,10 @@ from toolkit.capture import runner, slot_drain
 from toolkit.capture.copy import SnapshotResult
 from toolkit.capture.drain_loop import DrainResult
 from toolkit.cli import INTERRUPTED, frame, main
+from toolkit.ops import last_run
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.values import libraries, resources
+from toolkit.values.config import Config
 from toolkit.values.errors import LakeError
 from toolkit.values.lsn import Lsn
 from toolkit.values.outcome import CheckStatus
@@ -170,6 +172,21 @@ run()
 """
 
 
+_DRAINING = """
+import sys, time
+from pathlib import Path
+from toolkit.api import Toolkit
+from toolkit.cli import run
+Path("lake").mkdir()
+def drain(*_, **__):
+    print("draining", flush=True)
+    time.sleep(60)
+Toolkit.drain = drain
+sys.argv[1:] = ["drain"]
+run()
+"""
+
+
 def _start(folder: Path, code: str) -> subprocess.Popen[str]:
     (folder / "cdc.toml").write_text('[source]\nconninfo = "host=127.0.0.1 port=1 dbname=x"\n', encoding="utf-8")
     return subprocess.Popen(
@@ -208,6 +225,22 @@ def test_ctrl_c_while_spark_is_stopped(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "at once\n")
     assert err == f"cdc: {INTERRUPTED}\n"
+
+
+def test_a_command_that_a_scheduler_ends_is_remembered_and_reported(tmp_path: Path) -> None:
+    """A run that met its limit of time each night left the last one that had succeeded as the last run."""
+    process = _start(tmp_path, _DRAINING)
+    script = f"import sys; open({str(tmp_path / 'noticed')!r}, 'w').write(sys.stdin.read())"
+    with (tmp_path / "cdc.toml").open("a", encoding="utf-8") as config:
+        config.write(f"[notify]\ncommand = {json.dumps([sys.executable, '-c', script])}\n")
+    assert process.stdout is not None and process.stdout.readline() == "draining\n"
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (-signal.SIGTERM, f"cdc: {INTERRUPTED}\n")
+    (remembered,) = last_run.last_runs(Config(root=tmp_path).lake_access)
+    assert (remembered.command, remembered.exit_code) == ("drain", 143)
+    assert (remembered.problem or "").startswith("SIGTERM: interrupted")
+    assert json.loads((tmp_path / "noticed").read_text(encoding="utf-8"))["exit_code"] == 143
 
 
 def test_a_key_that_names_a_column_twice_is_refused() -> None:

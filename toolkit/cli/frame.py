@@ -1,6 +1,7 @@
 """Provide what all commands share: their options, the rendering of results, and exit codes.
 
-Exit codes: 0 success, 1 failure, 2 wrong usage, 3 parity difference or stale table, 4 lease held, 130 interrupted.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 parity difference or stale table, 4 lease held, 130 interrupted, 143
+ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import functools
 import logging
 import os
 import re
+import signal
 import sqlite3
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 NOT_PROVEN = 3
+TERMINATED = 128 + signal.SIGTERM
 _PACKAGE = Path(__file__).parent.parent
 
 
@@ -130,32 +134,44 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
 
         log_setup.configure(verbose=verbose, as_json=output_format == "json")
         umask = os.umask(0o077)  # the lake, the spool and the reports hold rows: only this account reads them
-        context = Context(config_path, output_format, verbose)
-        interrupted = Interrupt()
-        code = 0
         try:
-            with interrupted:
-                try:
-                    end = _end(context, function, arguments)
-                finally:
-                    _stop_spark(at_once=interrupted.came)
-                if not interrupted.came:
-                    code = end.code
-                    _report(context, function.__name__, end)
-        except (KeyboardInterrupt, click.Abort) as stopped:
-            if isinstance(stopped, click.Abort) and not interrupted.came:
-                raise
-            interrupted.came = True
+            code = _run(Context(config_path, output_format, verbose), function, arguments)
         finally:
             os.umask(umask)
-        if interrupted.came:
-            _stop_spark(at_once=True)
-            logging.disable(logging.NOTSET)
-            log_setup.report_problem(INTERRUPTED)
-            code = 130
+        if code == TERMINATED and threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGTERM)  # ends the process as its parent expects it
         sys.exit(code)
 
     return run
+
+
+def _run(context: Context, function: Callable[..., int | None], arguments: dict[str, Any]) -> int:
+    """Run a command up to its exit code, whatever ends it."""
+    from toolkit.values import log_setup
+
+    interrupted = Interrupt()
+    code = 0
+    try:
+        with interrupted:
+            try:
+                end = _end(context, function, arguments)
+            finally:
+                _stop_spark(at_once=bool(interrupted.came))
+            if not interrupted.came:
+                code = end.code
+                _report(context, function.__name__, end)
+    except (KeyboardInterrupt, click.Abort) as stopped:
+        if isinstance(stopped, click.Abort) and not interrupted.came:
+            raise
+        interrupted.came = interrupted.came or signal.SIGINT
+    if interrupted.came:
+        _stop_spark(at_once=True)
+        logging.disable(logging.NOTSET)
+        log_setup.report_problem(INTERRUPTED)
+        code = 128 + interrupted.came
+        if code == TERMINATED and function.__name__ in _NOTIFIED:  # by a scheduler: no person has seen it
+            _conclude(context, function.__name__, _End(code, (f"SIGTERM: {INTERRUPTED}",)))
+    return code
 
 
 @dataclass(frozen=True, slots=True)

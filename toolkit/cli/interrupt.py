@@ -1,4 +1,4 @@
-"""Stop a command at Ctrl-C: at a safe point, and silently but for one line."""
+"""Stop a command at Ctrl-C or SIGTERM: at a safe point, and silently but for one line."""
 
 from __future__ import annotations
 
@@ -9,28 +9,34 @@ import sys
 import threading
 from types import FrameType
 
+#: What the signals do once one of them has come.
+_AFTERWARDS = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_DFL}
+
 
 class Interrupt:
-    """While it is entered, the first Ctrl-C stops the command, and errors of other threads are not shown.
+    """While it is entered, the first Ctrl-C or SIGTERM stops the command, and errors of other threads are not shown.
 
-    A library between here and there may turn the KeyboardInterrupt into an error of its own, so `came` counts.
+    A library between here and there may turn the KeyboardInterrupt into an error of its own, so `came` counts: the
+    number of the signal. A second SIGTERM ends the process at once.
     """
 
     def __init__(self) -> None:
-        self.came = False
+        self.came = 0
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self.before = signal.signal(signal.SIGINT, self._stop)
+            self.before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def __exit__(self, *_: object) -> None:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_IGN if self.came else self.before)
+            for number, before in self.before.items():
+                signal.signal(number, _AFTERWARDS[number] if self.came else before)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self.came = True
+        del frame
+        for other, afterwards in _AFTERWARDS.items():
+            signal.signal(other, afterwards)
+        self.came = number
         logging.disable(logging.CRITICAL)
         threading.excepthook = lambda _: None
         sys.stderr = io.StringIO()  # the log's own stream stays
