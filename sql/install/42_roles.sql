@@ -63,17 +63,14 @@ end
 $function$;
 revoke all on function cdc.withdraw(oid[]) from public;
 
-insert into cdc.settings (slot, name, value)
-values (current_setting('cdc.slot'), 'roles', convert_to(:'roles', 'UTF8'))
-on conflict (slot, name) do update set value = excluded.value where settings.value is distinct from excluded.value;
-
-do $install$
+-- Give the roles of all lakes their rights in the schema, by the settings, and take every other right there back, but those of
+-- the owner of the functions.
+create or replace function cdc.admit()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
 declare
-  roles jsonb := (select convert_from(s.value, 'UTF8')::jsonb from cdc.known_settings as s where s.name = 'roles');
-  drainer name := nullif(roles ->> 'drainer', '');
-  granted jsonb := (select convert_from(s.value, 'UTF8')::jsonb from cdc.known_settings as s where s.name = 'granted');
-  wanted oid[];
-  opened oid[]; -- the schemas that it may use by a grant of `cdc init` or of cdc.let_read
   step record;
 begin
   -- Whoever had a right in the schema loses it, and the roles of each lake get it again: on the change log only those of
@@ -95,6 +92,7 @@ begin
     ) as o
     cross join lateral aclexplode(o.acl) as a
     where a.grantee not in (0, o.owner)
+      and a.grantee is distinct from to_regrole('cdc_owner')::oid
   loop
     execute step.statement;
   end loop;
@@ -148,6 +146,24 @@ begin
   loop
     execute step.statement;
   end loop;
+end
+$function$;
+revoke all on function cdc.admit() from public;
+
+insert into cdc.settings (slot, name, value)
+values (current_setting('cdc.slot'), 'roles', convert_to(:'roles', 'UTF8'))
+on conflict (slot, name) do update set value = excluded.value where settings.value is distinct from excluded.value;
+
+do $install$
+declare
+  roles jsonb := (select convert_from(s.value, 'UTF8')::jsonb from cdc.known_settings as s where s.name = 'roles');
+  drainer name := nullif(roles ->> 'drainer', '');
+  granted jsonb := (select convert_from(s.value, 'UTF8')::jsonb from cdc.known_settings as s where s.name = 'granted');
+  wanted oid[];
+  opened oid[]; -- the schemas that it may use by a grant of `cdc init` or of cdc.let_read
+  step record;
+begin
+  perform cdc.admit();
 
   -- The tables whose rows are captured, with their partitions: a copy reads each of those by itself.
   with recursive below (relid) as (

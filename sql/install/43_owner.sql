@@ -9,7 +9,7 @@
 do $install$
 declare
   others text[] := array[
-    'guard', 'guard_new', 'let_read', 'log_table', 'own_reader', 'present', 'publish_new', 'run_uncaptured',
+    'admit', 'guard', 'guard_new', 'let_read', 'log_table', 'own_reader', 'present', 'publish_new', 'run_uncaptured',
     'unlog_table', 'withdraw'
   ];
   step record;

@@ -329,5 +329,11 @@ def test_row_14_rights_are_those_of_each_lake(lakes: tuple[Config, Config]) -> N
             assert [may(roles[0], t) for t in tables[:3]] == [True, True, False]
             usage = "select has_schema_privilege(%s, 'cdc', 'usage')"
             assert [conn.execute(usage, [role]).fetchone() for role in roles] == [(True,), (False,)]
+            rights = """select a.grantee::regrole::text from pg_class, aclexplode(relacl) as a
+                where relnamespace = 'cdc'::regnamespace union
+                select a.grantee::regrole::text from pg_proc, aclexplode(proacl) as a
+                where pronamespace = 'cdc'::regnamespace"""
+            left = {role for (role,) in conn.execute(rights).fetchall()}
+            assert (roles[0] in left, roles[1] in left) == (True, False), "on single objects too"
     finally:
         sql(first, f"drop owned by {', '.join(roles)} cascade; drop role {', '.join(roles)}")
