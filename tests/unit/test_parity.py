@@ -17,13 +17,17 @@ from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
 from tests.unit.lines import line_of
+from toolkit.lake import references, scans
+from toolkit.lake.applied import Applied
 from toolkit.lake.row_lines import key_ranges_sql
-from toolkit.quality import expectations, row_classes
+from toolkit.quality import expectations, parity, row_classes
 from toolkit.quality.report import CheckReport, Classes, Reference, TableCheck, as_text
 from toolkit.quality.row_classes import classify
 from toolkit.source import copytext
+from toolkit.values.config import Config
+from toolkit.values.errors import LakeError
 from toolkit.values.lsn import Lsn
-from toolkit.values.outcome import CheckStatus
+from toolkit.values.outcome import CheckStatus, ProofKind
 from toolkit.values.row_line import (
     KEYS,
     BucketFigures,
@@ -315,3 +319,38 @@ def test_copy_text_becomes_cells(rows: list[Row]) -> None:
     assert copytext.cells([_copied(row) for row in rows] or [b"x\n"]).to_pylist() == (
         [cell for row in rows for cell in row] or ["x"]
     )
+
+
+def _comparing(tables: Sequence[TableVersion]) -> Any:
+    comparing: Any = object.__new__(parity._Comparing)
+    comparing.live = {table.relid: table for table in tables}
+    comparing.made = {table.relid: Applied(True, ()) for table in tables}
+    config = Config()
+    comparing.access, comparing.check, comparing.spark = config.lake_access, config.check, None
+    return comparing
+
+
+def _lost(*_: object, **__: object) -> None:
+    raise LakeError("public__t-0.parquet is missing; restore it")
+
+
+def test_a_foreign_key_that_cannot_be_counted_ends_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof of one of its tables may be carried although a file is lost. No table had a result then."""
+    monkeypatch.setattr(references, "uncounted_reason", lambda *_: None)
+    monkeypatch.setattr(references, "orphans", _lost)
+    results = [TableCheck(f"public.t{n}", n, CheckStatus.IDENTICAL, proof=ProofKind.FULL) for n in (7, 8)]
+    key = ForeignKey("k", 7, 8, (1,), (1,))
+    assert _comparing([_table(), _table(relid=8)]).references([key], results) == (Reference(key),)
+
+
+@pytest.mark.parametrize(
+    ("lost", "remedy"),
+    [
+        (_lost, "cdc build -- --full-refresh --select current__public__t history__public__t"),
+        (lambda *_: 0, "cdc check"),
+    ],
+)
+def test_a_table_that_cannot_be_read_has_a_remedy(monkeypatch: pytest.MonkeyPatch, lost: Any, remedy: str) -> None:
+    monkeypatch.setattr(scans, "require_files", lost)
+    found = _comparing([_table()])._failed(TableCheck("public.t", 7, CheckStatus.NOT_TAKEN), OSError("no such file"))
+    assert (found.status, found.remedy) == (CheckStatus.NOT_TAKEN, remedy)

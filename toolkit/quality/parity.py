@@ -227,7 +227,7 @@ class _Comparing:
             try:
                 found.append(self._compared(result, side, figures[side.plan.table.relid]))
             except Exception as error:
-                found.append(_failed(result, error))
+                found.append(self._failed(result, error))
         return tuple(found)
 
     def references(self, keys: Sequence[ForeignKey], results: Sequence[TableCheck]) -> tuple[Reference, ...]:
@@ -254,7 +254,12 @@ class _Comparing:
             if reason is not None:
                 found.append(Reference(key, reason=reason))
                 continue
-            count, samples = lake.orphans(self.spark, key, child, parent, samples=self.check.samples)
+            try:
+                count, samples = lake.orphans(self.spark, key, child, parent, samples=self.check.samples)
+            except Exception as error:  # such as a lost file of a table whose proof was carried
+                _log.warning("a foreign key was not counted", extra={"key": key.name, "error": repr(error)[:500]})
+                found.append(Reference(key))
+                continue
             found.append(Reference(key, count, samples))
         return tuple(found)
 
@@ -324,7 +329,7 @@ class _Comparing:
         except (CdcError, connection.DriverError) as error:
             return replace(result, reason=connection.unread(error), remedy="cdc check")
         except Exception as error:
-            return _failed(result, error)
+            return self._failed(result, error)
         with self.source.second_connection() as other:
             self.taken[relid] = source_rows.read_whole(self.source, other, self.taken[relid])
         taken = self.taken[relid]
@@ -411,6 +416,19 @@ class _Comparing:
                 every=None if self.rows is None else self.rows.of(side.plan, self.lsn),
             )
 
+    def _failed(self, result: TableCheck, error: Exception) -> TableCheck:
+        """Return the result of a table that could not be read. It is not proven; the other tables still can be."""
+        from toolkit.lake import scans
+        from toolkit.quality.cause import rebuild
+
+        _log.warning("parity not taken", extra={"table": result.table, "error": repr(error)[:500]})
+        table, remedy = self.live[result.relid], "cdc check"
+        try:
+            scans.require_files(self.access, f"{self.access.names.current}.{lake_table(table.schema, table.name)}")
+        except CdcError:
+            remedy = rebuild(table)
+        return replace(result, reason=f"the comparison failed: {_first_line(error)}", remedy=remedy)
+
     def _explained(self, side: Side, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
         """Add causes to the samples. A failure here does not change the result."""
         from toolkit.quality import cause, published
@@ -441,12 +459,6 @@ def _stale(result: TableCheck, state: TableState) -> TableCheck:
     since = f" since {state.from_lsn}" if state.from_lsn else ""
     status = CheckStatus.STALE if state.state == State.STALE else CheckStatus.NOT_TAKEN
     return replace(result, status=status, reason=f"{state.state}{since}: {state.reason}", remedy=state.remedy)
-
-
-def _failed(result: TableCheck, error: Exception) -> TableCheck:
-    """Return the result of a table that could not be read. It is not proven; the other tables still can be."""
-    _log.warning("parity not taken", extra={"table": result.table, "error": repr(error)[:500]})
-    return replace(result, reason=f"the comparison failed: {_first_line(error)}")
 
 
 def _first_line(error: BaseException) -> str:
