@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -16,11 +17,13 @@ import pytest
 from tests.support_postgres import fresh_database, mostly_one_server
 from toolkit.demo.server import EmbeddedServer
 from toolkit.quality import source_rows
+from toolkit.quality.incremental import Proof
 from toolkit.quality.row_classes import classify
 from toolkit.source import catalog, exact_cut, guard, install, row_lines, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.source.opened import Source
 from toolkit.values.config import Config, SourceConfig
+from toolkit.values.lsn import Lsn
 from toolkit.values.resources import load
 from toolkit.values.row_line import Comparison, comparison, fields
 from toolkit.values.table import TableVersion
@@ -411,3 +414,26 @@ def test_keys_that_are_equal_in_other_letters_are_read_once(
         lake = [one.replace(b"ABC", b"abc") for one in lines]  # planted fault: one letter
         found = classify(lines, lake, columns=["code", "v"], key=plan.key, natives=plan.natives, samples=5)
         assert (found.identical, found.modified, found.added, found.removed) == (1, 0, 1, 1)
+
+
+@mostly_one_server
+def test_a_text_that_changes_without_an_event_is_read_in_each_check(source: Config) -> None:
+    """The proof of such a table was carried: the check said `identical`, and published a text of before."""
+    with connect(source.source) as conn:
+        conn.execute("create table public.old_name ()")
+        conn.execute("create table public.named (id int primary key, o regclass)")
+        conn.execute("create table public.plain (id int primary key, v int)")
+        conn.execute("insert into public.named values (1, 'public.old_name')")
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+        relids = {table.name: table.relid for table in catalog.published_tables(conn)}
+        before = row_lines.fingerprints(conn, source.source, list(relids.values()))
+        conn.execute("alter table public.old_name rename to new_name")
+        assert (
+            row_lines.fingerprints(conn, source.source, list(relids.values()))[relids["named"]]
+            == before[relids["named"]]
+        )
+        proofs = {relid: Proof(Lsn(1), 1, 1, 1, Lsn(1), datetime.now(UTC), digest) for relid, digest in before.items()}
+        with row_lines.inside_snapshot(conn, None, seconds=5):
+            taken = source_rows.take(Source(source.source_access, conn), source.check, set(), proofs)
+    assert taken[relids["plain"]].proof is not None
+    assert (taken[relids["named"]].proof, taken[relids["named"]].figures is None) == (None, False)
