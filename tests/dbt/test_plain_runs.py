@@ -91,6 +91,41 @@ def test_a_model_is_not_built_under_a_name_that_its_table_has_lost(built: Lake) 
     assert "history.public__gone__dropped_g1_502" in _names(built)
 
 
+class _Root(Table):
+    """A partitioned table whose partitions are captured as tables of their own."""
+
+    def snapshot(self) -> dict[str, Any]:
+        children = [int(row[1] or 0) for row in self.rows]
+        return super().snapshot() | {"kind": "p", "published": False, "children": children}
+
+
+def test_the_view_of_a_partitioned_table_is_not_made_of_partitions_that_it_has_lost(built: Lake) -> None:
+    """A plain run showed the rows of a detached partition, and none of a new one, until the next build."""
+    source = Source()
+    parts = [Table(n, f"m_{n}", [column(1, "id")], [1], rows=[{1: str(n)}]) for n in (601, 602)]
+    root = _Root(600, "m", [column(1, "id")], [1], rows=[{1: "601"}, {1: "602"}])
+    for part in parts:
+        source.baseline(part, first=True)
+    source.tables[root.relid] = root
+    source.begin()
+    source.schema(root)
+    source.commit()
+    built.append(source)
+    built.build()
+    assert _statuses(plain_run(built, "current")) == {"success"}
+    source.begin()
+    del root.rows[1]
+    source.schema(root)
+    source.commit()
+    built.append(source)
+    results = plain_run(built, "current").result.results
+    (refused,) = (r for r in results if r.status == "error")
+    assert refused.node.name == "current__public__m" and "run cdc models sync, or cdc build" in refused.message
+    models.sync(lake_of(built.config), built.config.dbt_project)
+    assert _statuses(plain_run(built, "current")) == {"success"}
+    assert [row[0] for row in built.spark.sql("select id from current.public__m").collect()] == ["601"]
+
+
 def _names(built: Lake) -> list[str]:
     return sorted(
         f"{layer}.{n}" for layer in ("current", "history") for n in reads.tables(built.config.lake_access, layer)

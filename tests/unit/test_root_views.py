@@ -61,7 +61,7 @@ def test_a_column_of_a_partitioned_table_is_not_run_by_dbt() -> None:
     files = models._view(Namespaces(), root)
     (text,) = (text for path, text in files.items() if path.suffix == ".sql")
     run: list[str] = []
-    context = {"ref": str, "config": lambda **_: "", "run": run.append}
+    context = {"ref": str, "config": lambda **_: "", "run": run.append, "cdc_require_root": lambda **_: ""}
     rendered = get_rendered(text, context)
     assert rendered.strip() == root_views.query((*names, "_cdc_from_lsn", "_cdc_text"), ["current__public__r_1"])
     assert run == []

@@ -127,7 +127,8 @@ def _view(kept: Namespaces, root: Root) -> dict[Path, str]:
     table = root.version.table
     columns = tuple(replace(c, published=c.name in root.columns) for c in table.columns)
     path = Path("models") / Layer.CURRENT / f"{Layer.CURRENT}__{root.name}.sql"
-    config = f"{{{{ config(alias='{root.name}', materialized='view') }}}}"
+    made_of = f"relid={table.relid}, generation={root.version.generation}, schema_id={root.version.schema_id}"
+    config = f"{{{{ config(alias='{root.name}', materialized='view') }}}}{{% do cdc_require_root({made_of}) %}}"
     described = _properties(kept, replace(table, columns=columns), Layer.CURRENT, root.name)
     return {path: f"{{# {_HEADER} #}}\n{config}\n{text}\n", path.with_suffix(".yml"): _dump(described)}
 
