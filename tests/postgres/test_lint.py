@@ -23,7 +23,7 @@ from toolkit.demo.scratch_server import open_scratch
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history import ddl_lint, effects, versions
 from toolkit.history.effects import EffectClass
-from toolkit.source import catalog, install, slot
+from toolkit.source import catalog, install, scratch, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, SourceUnavailable
@@ -347,6 +347,15 @@ def test_a_table_that_a_script_may_have_filled_is_not_called_empty(
     for fills in ("insert into born values (1, 'x')", "do $$begin insert into born values (1, 'x'); end$$"):
         script = f"create table born (a int primary key, b text); {fills}; alter table born alter b type int using 1"
         assert lint(config, script)[-1].effect == "silent"
+
+
+@pytest.mark.parametrize("name", ["sslpassword", "scram_client_key", "oauth_client_secret"])
+def test_no_secret_of_the_conninfo_comes_onto_the_command_line_of_a_program(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"has {name}, which the program could only take from a command line"
+    ) as refused:
+        scratch._run("/none/pg_dump", f"host=h password=known {name}=known")
+    assert "known" not in str(refused.value)
 
 
 def test_a_table_that_a_script_has_emptied_is_rewritten_exactly(source: Config, conn: Connection, lint: Lint) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import psycopg
@@ -125,7 +126,12 @@ def passwords_in(source: SourceConfig) -> tuple[str, ...]:
     Raises:
         ConfigError: malformed conninfo.
     """
-    return tuple(name for name in _parse(source) if re.search(r"password|secret|_key$", name))
+    return secret_parameters(_parse(source))
+
+
+def secret_parameters(given: Iterable[str]) -> tuple[str, ...]:
+    """Return those of libpq's parameters whose values are secret."""
+    return tuple(name for name in given if re.search(r"password|secret|_key$", name))
 
 
 def one_line(error: BaseException) -> str:

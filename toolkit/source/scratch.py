@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from toolkit.source import catalog, drain_mode, install
-from toolkit.source.connection import Connection, connect, one_line
+from toolkit.source.connection import Connection, connect, one_line, secret_parameters
 from toolkit.values import progress
 from toolkit.values.capture_rules import CaptureRules, SourceConfig
 from toolkit.values.config import DdlConfig
@@ -190,9 +190,10 @@ def _run(program: str, conninfo: str, *arguments: str) -> subprocess.CompletedPr
     environment = os.environ | {"LC_ALL": "C"}
     if password := given.pop("password", None):
         environment["PGPASSWORD"] = password
-    if given.pop("sslpassword", None):
+    if found := secret_parameters(given):
         raise ConfigError(
-            "[source] conninfo has sslpassword, which pg_dump can only take from a command line; use a key without"
+            f"the conninfo for {Path(program).name} has {found[0]}, which the program could only take from a command"
+            " line; put it into a service file, and name that by service=NAME"
         )
     command = [program, *arguments, "--no-password", f"--dbname={make_conninfo('', **given)}"]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
