@@ -349,6 +349,15 @@ def test_a_table_that_a_script_may_have_filled_is_not_called_empty(
         assert lint(config, script)[-1].effect == "silent"
 
 
+def test_a_script_may_revoke_its_own_right_to_read_what_it_created(
+    source: Config, conn: Connection, lint: Lint
+) -> None:
+    """It ended in an error that no command foresees: the role of the script was not allowed to count rows."""
+    script = "create table born (a int primary key, b text); revoke all on born from current_user;"
+    found = lint(_install(conn, source), f"{script} alter table born alter b type int using 1")
+    assert [effect.effect for effect in found if effect.table == "public.born"] == ["exact", "applied by rule"]
+
+
 @pytest.mark.parametrize("name", ["sslpassword", "scram_client_key", "oauth_client_secret"])
 def test_no_secret_of_the_conninfo_comes_onto_the_command_line_of_a_program(name: str) -> None:
     with pytest.raises(
