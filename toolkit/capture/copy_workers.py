@@ -264,6 +264,7 @@ class _Worker:
         assert process.stdin is not None
         assert process.stdout is not None
         rows = size = 0
+        printed = ""
         try:
             _send(process.stdin, _plain(task))
             for line in process.stdout:
@@ -280,11 +281,14 @@ class _Worker:
                 else:
                     refused = {int(k): (v[0], v[1]) for k, v in answer["refused"].items()}
                     return Copied(task, {int(k): v for k, v in answer["copied"].items()}, refused)
-        except (BrokenPipeError, json.JSONDecodeError):
+        except BrokenPipeError:
             pass
+        except json.JSONDecodeError as error:  # other code prints there, or the process was killed inside a line
+            printed = f", after it printed {error.doc.strip()[:100]!r}"
+            process.kill()
         code = process.wait()
         self._forget(rows, size)
-        raise _WorkerDied(f"signal {-code}" if code < 0 else f"exit code {code}")
+        raise _WorkerDied((f"signal {-code}" if code < 0 else f"exit code {code}") + printed)
 
     def _forget(self, rows: int, size: int) -> None:
         self._report(-rows, -size)
