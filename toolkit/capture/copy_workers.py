@@ -177,16 +177,20 @@ class Copiers:
         for task in tasks:
             waiting.put((task, 1))
         results: list[Copied] = []
-        failures: list[CdcError] = []
+        failures: list[BaseException] = []
         threads = [
             threading.Thread(target=_serve, args=(worker, waiting, results, failures), daemon=True)
             for worker in self._pool
         ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.5)  # so that Ctrl-C works
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(0.5)  # so that Ctrl-C works
+        except BaseException as stopped:
+            failures.append(stopped)  # else a thread would give its task to a new worker when its own is stopped
+            raise
         if failures:
             raise failures[0]
         return results
@@ -203,7 +207,7 @@ def _serve(
     worker: Any,
     waiting: queue.SimpleQueue[tuple[Task, int]],
     results: list[Copied],
-    failures: list[CdcError],
+    failures: list[BaseException],
 ) -> None:
     """Run tasks in one thread until none is left, or until one has finally failed."""
     while not failures:
@@ -214,6 +218,8 @@ def _serve(
         try:
             results.append(worker.run(task))
         except _WorkerDied as error:
+            if failures:
+                return
             _log.warning("snapshot worker died", extra={"file": task.place, "attempt": attempt, "how": str(error)})
             if attempt >= _ATTEMPTS:
                 what = ", ".join(sorted({_name(item) for item in task.items}))
