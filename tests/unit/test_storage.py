@@ -207,6 +207,18 @@ def test_a_list_names_files_whatever_is_in_their_names(tmp_path: Path) -> None:
         assert part.exists() and not whole.exists()
 
 
+@pytest.mark.parametrize("torn", ["{}/data", "\0\0\0"])
+def test_half_a_line_of_a_list_stops_no_run(tmp_path: Path, torn: str) -> None:
+    """After a power cut each run refused, since a folder cannot be deleted as a file."""
+    access = Config(root=tmp_path).lake_access
+    whole, killed = tmp_path / "data" / "whole", tmp_path / "lake" / "lists" / "killed.txt"
+    for file in (whole, killed):
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{whole}\n{torn.format(tmp_path)}", encoding="utf-8")
+    with file_lists.listed_files(access, "lists", {}):
+        assert not whole.exists() and not killed.exists()
+
+
 def test_the_next_run_deletes_what_the_list_of_a_killed_one_names(tmp_path: Path, table: None) -> None:
     config = Config(root=tmp_path)
     with uncommitted.new_files(config.lake_access) as running:

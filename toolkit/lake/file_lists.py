@@ -110,6 +110,7 @@ def _delete_listed(path: Path, properties: Mapping[str, str]) -> None:
             fcntl.flock(listed, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        for line in filter(None, listed.read().split("\n")):
+        *lines, _ = listed.read().split("\n")  # of half a line after a power cut, `cdc maintain` deletes the file
+        for line in lines:
             storage.delete(line, properties)
         path.unlink(missing_ok=True)
