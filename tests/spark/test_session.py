@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support_catalogs import postgresql_catalog
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import jars, java, session, tables
 from toolkit.lake.lease import hold_lease
 from toolkit.values.config import Config
@@ -70,6 +73,15 @@ def test_the_runtime_from_pypi_runs_spark(tmp_path: Path, javaless_path: str) ->
     assert done.stderr == ""
     assert sorted(p.name for p in folder.iterdir()) == ["lake"]  # no derby.log, metastore_db, spark-warehouse
     assert sorted(p.name for p in (folder / "lake").iterdir()) == ["catalog.db", "spark.log", "warehouse"]
+
+
+def test_a_commit_whose_answer_is_lost_keeps_its_files(pg16: EmbeddedServer, tmp_path: Path) -> None:
+    """Iceberg sent it again, took the refusal for that of the first one, and deleted what the table names since."""
+    with postgresql_catalog(pg16) as section:
+        command = [sys.executable, "-m", "tests.spark.lost_answer", str(tmp_path), str(pg16.port), json.dumps(section)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["True [2]", "True [2, 3]", "True [2, 3]"]
 
 
 def test_no_java_at_all_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

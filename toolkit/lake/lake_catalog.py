@@ -18,10 +18,12 @@ from toolkit.values.modes import CatalogKind
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+    from pyspark.sql import SparkSession
 
     from toolkit.values.lake_access import LakeAccess
 
 _CONNECT_SECONDS = 10
+_UNKNOWN = ("08000", "08006", "08007")  # SQLSTATE of a connection that was lost while a statement ran
 _SECRET = re.compile(r"password|secret|token|credential|(access|account)[.-]?key|^header\.", re.IGNORECASE)
 
 
@@ -147,6 +149,30 @@ def jars_of(access: LakeAccess) -> dict[str, str]:
     if access.lake.type == CatalogKind.JDBC:
         needed.append("org.xerial:sqlite-jdbc" if _embedded(access) else "org.postgresql:postgresql")
     return jars.settings_for(*needed, *object_store.jars(access.warehouse))
+
+
+def forbid_repeated_commits(spark: SparkSession, access: LakeAccess) -> None:
+    """Let Spark's catalog in a database fail where the answer to a statement was lost, not send the statement again.
+
+    The commit may have landed. The repeated one is then refused, for the catalog names another metadata file, and
+    Iceberg deletes the files of a commit that was refused: the table would name files that are gone. Of a commit that
+    failed in another way it deletes nothing. A statement that was never sent, or was rolled back, is still repeated.
+    """
+    if access.lake.type != CatalogKind.JDBC or _embedded(access):
+        return
+    catalog = spark._jsparkSession.sessionState().catalogManager().catalog(access.lake.catalog).icebergCatalog()
+    if catalog.getClass().getSimpleName() == "CachingCatalog":
+        catalog = _field(catalog, "catalog")
+    repeated = _field(_field(catalog, "connections"), "retryableStatusCodes")
+    for state in _UNKNOWN:
+        repeated.remove(state)
+
+
+def _field(instance: Any, name: str) -> Any:
+    """Return the value of a private field of an object of the JVM. Iceberg has no setting for it."""
+    field = instance.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(instance)
 
 
 def spark_properties(access: LakeAccess) -> dict[str, str]:

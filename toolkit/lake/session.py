@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import class_archive, cluster, jars, pandas_on_demand
 from toolkit.lake.java import find_java
-from toolkit.lake.lake_catalog import jars_of, secrets_of, spark_properties
+from toolkit.lake.lake_catalog import forbid_repeated_commits, jars_of, secrets_of, spark_properties
 from toolkit.lake.tables import require_writable
 from toolkit.values import progress
 from toolkit.values.errors import LakeError
@@ -128,6 +128,7 @@ def session(access: LakeAccess) -> SparkSession:
                 return shared
             require_writable(access)
             shared = _configured(shared, settings)
+            forbid_repeated_commits(shared, access)
             _make_default(shared)
         else:
             cluster.require_secured(access)
@@ -151,6 +152,7 @@ def own_session(access: LakeAccess) -> SparkSession:
         if "own" not in _current:
             fresh = _configured(shared, spark_settings(access))
             fresh.conf.set("spark.sql.ansi.enabled", "true")
+            forbid_repeated_commits(fresh, access)
             _current["own"] = fresh
         own: SparkSession = _current["own"]
         return own
@@ -254,6 +256,7 @@ def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
             with ThreadPoolExecutor(1) as thread:
                 context = thread.submit(SparkContext, conf=conf, gateway=gateway).result()
             started = SparkSession(context, options=dict(settings))
+            forbid_repeated_commits(started, access)
             if cluster.is_cluster(access):
                 cluster.require_fit(started, access)
             return started
