@@ -50,6 +50,26 @@ def test_half_a_compressed_metadata_file_is_named(config: Config) -> None:
             open_catalog(config.lake_access).load_table("raw.shown")
 
 
+@pytest.mark.parametrize("folder", ["lake", "O'Brien's lake", 'a "$HOME" `b` \\'])
+def test_a_shell_runs_the_remedy_for_a_damaged_table_in_any_folder(tmp_path: Path, folder: str) -> None:
+    config = Config(root=tmp_path / folder)
+    config.lake_access.work_dir.mkdir(parents=True)
+    before = config.root / "00000-x.metadata.json"
+    before.write_text('{"properties": {}}', encoding="utf-8")
+    columns = "catalog_name, table_namespace, table_name, metadata_location, previous_metadata_location"
+    with closing(sqlite3.connect(config.lake_access.catalog_db)) as catalog, catalog:
+        catalog.execute(f"create table iceberg_tables ({columns})")
+        catalog.execute("insert into iceberg_tables values ('lake', 'raw', 'events', 'torn', ?)", [str(before)])
+    remedy, usable = open_catalog(config.lake_access).repair_statement("raw.events")
+    assert usable and "name the file before it" in remedy
+    command = remedy[remedy.index("sqlite3 ") :]
+    done = subprocess.run(f"printf '%s\\n' {command}", shell=True, capture_output=True, text=True, check=True)
+    program, file, statement = done.stdout.splitlines()
+    with closing(sqlite3.connect(file)) as catalog, catalog:
+        catalog.execute(statement)
+    assert program == "sqlite3" and reads.metadata_location(config.lake_access, "raw.events") == str(before)
+
+
 #: Writes more than fits into memory, which goes into the file before the commit, and waits.
 _WRITER = """
 import sqlite3, sys

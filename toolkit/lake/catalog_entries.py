@@ -14,10 +14,14 @@ def change_of_entry(catalog: str, name: str, location: str | None) -> str:
     """Return the statement by which a JDBC catalog names another metadata file of `namespace.table`, or forgets it."""
     namespace, _, table = name.rpartition(".")
     key = {"catalog_name": catalog, "table_namespace": namespace, "table_name": table}
-    where = " and ".join(f"{column} = '{value}'" for column, value in key.items())
+    where = " and ".join(f"{column} = {_text(value)}" for column, value in key.items())
     if location is None:
         return f"delete from iceberg_tables where {where}"
-    return f"update iceberg_tables set metadata_location = '{location}' where {where}"
+    return f"update iceberg_tables set metadata_location = {_text(location)} where {where}"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
 
 
 def metadata_text(io: FileIO, location: str) -> bytes:

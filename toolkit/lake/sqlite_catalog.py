@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping
@@ -167,7 +168,8 @@ class SqliteCatalog:
         usable = before is not None and self._readable(before)
         change = change_of_entry(self._access.lake.catalog, name, before if usable else None)
         what = "name the file before it" if usable else "forget it"
-        return f'let the catalog {what} by sqlite3 {self._file} "{change}"', usable
+        change = re.sub(r'([\\"$`])', r"\\\1", change)  # between double quotes, a shell reads these
+        return f'let the catalog {what} by sqlite3 {shlex.quote(str(self._file))} "{change}"', usable
 
     def _parsed(self, location: str) -> dict[str, Any]:
         return dict(json.loads(uncompressed(location, storage.read(location, self._file_properties))))
