@@ -63,10 +63,15 @@ def _killed(config: Config, file: Path, step: Callable[..., Any], call: int | st
     "end", [pytest.param(_raised, id="raised"), pytest.param(_killed, id="SIGKILL", marks=pytest.mark.long)]
 )
 def test_a_check_killed_anywhere(database: str, lake: Config, end: Any) -> None:
-    config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
+    # One thread, so that a step is done for the first table before it is called for the second.
+    parts = {
+        "source": lake.source.model_copy(update={"conninfo": database}),
+        "dbt": lake.dbt.model_copy(update={"threads": 1}),
+    }
+    config = lake.model_copy(update=parts)
     shutil.copytree(ROOT / "dbt_project", config.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs"))
     file = config.root / "cdc.toml"
-    file.write_text(f"[source]\nconninfo = {json.dumps(database)}\n", encoding="utf-8")
+    file.write_text(f"[source]\nconninfo = {json.dumps(database)}\n[dbt]\nthreads = 1\n", encoding="utf-8")
 
     def source(n: int) -> None:
         with psycopg.connect(database, autocommit=True) as conn:
