@@ -94,8 +94,8 @@ def _ddl(folder: Path, server: EmbeddedServer, tables: int) -> None:
                     )
             with Meter(server, os.getpid()) as meter:
                 for n in range(_ALTERED):
-                    conn.execute(f"alter table t{n} add column further int".encode())
-                    conn.execute(f"alter table t{n} drop column further".encode())
+                    conn.execute(f"alter table t{n % tables} add column further int".encode())
+                    conn.execute(f"alter table t{n % tables} drop column further".encode())
             _print_ddl(f"ddl_{mode}_of_{tables}", 2 * _ALTERED, meter.usage)
         with Meter(server, os.getpid()) as meter:
             conn.execute("alter publication cdc set (publish = 'insert, update, delete, truncate')")
