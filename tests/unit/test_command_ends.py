@@ -24,7 +24,7 @@ from toolkit.ops import last_run
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.values import libraries, resources
 from toolkit.values.config import Config
-from toolkit.values.errors import LakeError
+from toolkit.values.errors import LakeError, UnknownTable
 from toolkit.values.lsn import Lsn
 from toolkit.values.outcome import CheckStatus
 
@@ -55,6 +55,14 @@ def _cdc(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str, log: str = 
 
 def _raise(error: Exception) -> Any:
     raise error
+
+
+def _run_up_to_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "only_runner", lambda *_: nullcontext())
+    monkeypatch.setattr(slot_drain, "drain", lambda *_: DrainResult(1, 7, Lsn(1), Lsn(100)))
+    monkeypatch.setattr(dbt_run, "build", lambda *_: _BUILT)
+    monkeypatch.setattr(Toolkit, "_check", lambda *_: _raise(LakeError("lake: full; free space")))
+    monkeypatch.setattr(libraries, "preload", lambda *_: None)  # it would go on while the next tests run
 
 
 def test_an_unforeseen_error_is_one_line_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +113,29 @@ def test_a_reader_of_the_result_that_ends_is_named(tmp_path: Path, monkeypatch: 
     assert (done.exit_code, notice["exit_code"]) == (1, 1)
 
 
+def test_a_notice_is_sent_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk with the log on it, the command ended with a traceback, and with neither notice nor exit code."""
+    (tmp_path / "lake").mkdir()
+    monkeypatch.setattr(Toolkit, "drain", lambda *_, **__: _raise(UnknownTable("no table x; name another")))
+    monkeypatch.setattr("builtins.print", lambda *_, **__: _raise(OSError(28, "No space left on device")))
+    done, notice = _cdc(tmp_path, monkeypatch, "drain")
+    (last,) = json.loads((tmp_path / "lake" / "last_run.json").read_text(encoding="utf-8"))
+    assert done.exit_code == notice["exit_code"] == last["exit_code"] == UnknownTable.exit_code
+    assert notice["problem"] == "no table x; name another"
+
+
+def test_a_run_whose_figures_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr("toolkit.cli.output.click.echo", lambda *_, **__: _raise(full))
+    _run_up_to_the_check(monkeypatch)
+    done, notice = _cdc(tmp_path, monkeypatch, "run", "--output", "json")
+    assert (done.exit_code, notice["problem"]) == (1, "lake: full; free space")
+    assert notice["result"]["drain"]["changes"] == 7
+    monkeypatch.setattr(Toolkit, "drain", lambda *_, **__: DrainResult(1, 1, Lsn(1), Lsn(2)))
+    done, notice = _cdc(tmp_path, monkeypatch, "drain")
+    assert done.stderr == "cdc: writing the result: No space left on device; free space there, and run it again\n"
+
+
 def test_a_failed_check_is_reported_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Toolkit, "check", lambda *_, **__: _RED)
     done, notice = _cdc(tmp_path, monkeypatch, "check")
@@ -134,11 +165,7 @@ def test_a_repair_that_leaves_a_table_out_is_reported(tmp_path: Path, monkeypatc
 
 def test_a_run_that_fails_in_the_check_keeps_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its JSON had neither drain nor build: standard output was empty."""
-    monkeypatch.setattr(runner, "only_runner", lambda *_: nullcontext())
-    monkeypatch.setattr(slot_drain, "drain", lambda *_: DrainResult(1, 7, Lsn(1), Lsn(100)))
-    monkeypatch.setattr(dbt_run, "build", lambda *_: _BUILT)
-    monkeypatch.setattr(Toolkit, "_check", lambda *_: _raise(LakeError("lake: full; free space")))
-    monkeypatch.setattr(libraries, "preload", lambda *_: None)  # it would go on while the next tests run
+    _run_up_to_the_check(monkeypatch)
     done, notice = _cdc(tmp_path, monkeypatch, "run", "--output", "json")
     shown = json.loads(done.stdout)
     assert (done.exit_code, shown["drain"]["changes"], shown["build"]["batch_id"]) == (1, 7, 2)

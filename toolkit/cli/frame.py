@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -214,7 +214,8 @@ def _report(context: Context, command: str, end: _End) -> None:
     if context.stages and context.result is None:  # some stages are done, and the figures of a run are wanted
         context.result = {**plain(context.stages), "problem": "; ".join(end.problems)}
         if context.output_format == "json":
-            context.output.record(context.result)
+            with suppress(CdcError):  # the command has failed already, and its end is to be remembered
+                context.output.record(context.result)
     if command in _NOTIFIED:
         _conclude(context, command, end)
 

@@ -35,7 +35,7 @@ def say(line: str, *, nl: bool = True, err: bool = False) -> None:
     """Write a line of the result, without the line of progress that shows the whole command.
 
     Raises:
-        CdcError: the program at the other end of a pipe reads no more.
+        CdcError: the program at the other end of a pipe reads no more, or the file cannot be written.
     """
     progress.result()
     try:
@@ -45,6 +45,8 @@ def say(line: str, *, nl: bool = True, err: bool = False) -> None:
             "writing the result: the program that reads it has ended; run it again, and write to a file if you need"
             " only a part"
         ) from None
+    except OSError as error:
+        raise CdcError(f"writing the result: {error.strerror or error}; free space there, and run it again") from None
 
 
 def plain(value: Any) -> Any:

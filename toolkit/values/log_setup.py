@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -34,7 +35,8 @@ class _Lines(logging.Formatter):
 def report_problem(problem: str, traceback: str | None = None, *, shown: bool = False) -> None:
     """Write the one line of a failed command to the log: `cdc: ...`, or a JSON object if the log is JSON.
 
-    The JSON object has the traceback as a field. A plain line has it before the line only if it is to be `shown`.
+    The JSON object has the traceback as a field. A plain line has it before the line only if it is to be `shown`. If
+    standard error cannot be written, such as on a full disk, the exit code and the notice still report the problem.
     """
     root = logging.getLogger("toolkit")
     handler = next((h for h in root.handlers if isinstance(h, logging.StreamHandler)), None)
@@ -42,7 +44,8 @@ def report_problem(problem: str, traceback: str | None = None, *, shown: bool = 
         root.error(problem, extra={} if traceback is None else {"traceback": traceback})
     else:
         before = traceback if shown and traceback is not None else ""
-        print(f"{before}cdc: {problem}", file=handler.stream if handler is not None else sys.stderr, flush=True)
+        with contextlib.suppress(OSError):
+            print(f"{before}cdc: {problem}", file=handler.stream if handler is not None else sys.stderr, flush=True)
 
 
 def configure(*, verbose: bool, as_json: bool) -> None:
