@@ -270,6 +270,33 @@ def test_a_command_that_a_scheduler_ends_is_remembered_and_reported(tmp_path: Pa
     assert json.loads((tmp_path / "noticed").read_text(encoding="utf-8"))["exit_code"] == 143
 
 
+_SHOWS_STREAMS = """
+import os, subprocess, sys
+from toolkit.cli import frame, run
+from toolkit.ops import new_project
+def shown(folder):
+    held = os.open(sys.argv[0], os.O_RDONLY)  # such as the lease, or the catalog
+    child = subprocess.run(["sh", "-c", "echo lost >&2"])
+    open(folder / "streams", "w").write(f"{held > 2} {child.returncode} {sys.stderr.isatty()}")
+    return ()
+new_project.create = shown
+sys.argv[1:] = ["new", "."]
+run()
+"""
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_taken_by_no_file(tmp_path: Path, closed: str) -> None:
+    """Each command ended with an error of Python's, or the lease took the stream that Spark's JVM writes to."""
+    (tmp_path / "program").write_text(_SHOWS_STREAMS, encoding="utf-8")
+    shell = ["sh", "-c", f"exec {sys.executable} program {closed}"]
+    done = subprocess.run(
+        shell, cwd=tmp_path, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(resources.ROOT)}, check=False
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "streams").read_text(encoding="utf-8") == "True 0 False"
+
+
 def test_a_key_that_names_a_column_twice_is_refused() -> None:
     """The second value replaced the first without a word."""
     done = CliRunner().invoke(main, ["rows", "public.a", "--key", "id=1", "--key", "id=2"])
