@@ -20,6 +20,8 @@ from toolkit.capture import runner, slot_drain
 from toolkit.capture.copy import SnapshotResult
 from toolkit.capture.drain_loop import DrainResult
 from toolkit.cli import INTERRUPTED, frame, main
+from toolkit.demo import scratch_server
+from toolkit.history import ddl_lint
 from toolkit.ops import last_run
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.values import libraries, resources
@@ -295,6 +297,31 @@ def test_a_closed_standard_stream_is_taken_by_no_file(tmp_path: Path, closed: st
     )
     assert done.returncode == 0
     assert (tmp_path / "streams").read_text(encoding="utf-8") == "True 0 False"
+
+
+@pytest.mark.parametrize(
+    "text", [b"alter table t add caf\xe9 int;", "alter table t add x int;".encode("utf-16")], ids=["latin-1", "utf-16"]
+)
+def test_a_migration_in_another_encoding_is_refused_by_name(tmp_path: Path, text: bytes) -> None:
+    """It ended as an unexpected error that the user was to report."""
+    (tmp_path / "m.sql").write_bytes(text)
+    done = CliRunner().invoke(main, ["ddl", "lint", str(tmp_path / "m.sql")])
+    assert done.exit_code == 2 and done.stderr.startswith(f"cdc: {tmp_path / 'm.sql'}: not UTF-8: "), done.stderr
+    assert done.stderr.endswith("; save it as UTF-8\n")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(scratch_server, "open_scratch", lambda *_, **__: nullcontext(""))
+
+    def keep(_: object, text: str, **__: object) -> tuple[()]:
+        read.append(text)
+        return ()
+
+    monkeypatch.setattr(ddl_lint, "lint", keep)
+    (tmp_path / "m.sql").write_text("drop table t;", encoding="utf-8-sig")
+    assert CliRunner().invoke(main, ["ddl", "lint", str(tmp_path / "m.sql")]).exit_code == 0
+    assert read == ["drop table t;"]
 
 
 def test_a_key_that_names_a_column_twice_is_refused() -> None:

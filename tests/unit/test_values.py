@@ -181,6 +181,12 @@ def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert configuration.load().source.slot == "here"
 
 
+def test_a_byte_order_mark_is_no_part_of_the_configuration(tmp_path: Path) -> None:
+    """Editors of Windows write one; it was an invalid statement at line 1, column 1."""
+    (tmp_path / "cdc.toml").write_text('[source]\nslot = "here"\n', encoding="utf-8-sig")
+    assert configuration.load(str(tmp_path / "cdc.toml")).source.slot == "here"
+
+
 def test_no_file_at_all_is_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert configuration.load().source.publication == "cdc"

@@ -7,6 +7,7 @@ from typing import TextIO
 import click
 
 from toolkit.cli.frame import NOT_PROVEN, Context, command, main
+from toolkit.values.errors import ConfigError
 
 
 @main.group()
@@ -77,7 +78,7 @@ def ddl_resume(ctx: Context) -> None:
 
 
 @ddl.command("lint")
-@click.argument("file", type=click.File(encoding="utf-8"))
+@click.argument("file", type=click.File(encoding="utf-8-sig"))
 @click.option("--scratch", metavar="CONNINFO", help="Superuser of a scratch server; default: an embedded PostgreSQL.")
 @command
 def ddl_lint(ctx: Context, file: TextIO, scratch: str | None) -> int:
@@ -90,8 +91,9 @@ def ddl_lint(ctx: Context, file: TextIO, scratch: str | None) -> int:
     from toolkit.demo.scratch_server import open_scratch
     from toolkit.history import ddl_lint
 
+    script = _read(file)
     with open_scratch(ctx.config.capture_rules, scratch, ddl=ctx.config.ddl) as conninfo:
-        effects = ddl_lint.lint(ctx.config.capture_rules, file.read(), conninfo=conninfo)
+        effects = ddl_lint.lint(ctx.config.capture_rules, script, conninfo=conninfo)
     rows = [
         {
             "line": e.line,
@@ -107,3 +109,10 @@ def ddl_lint(ctx: Context, file: TextIO, scratch: str | None) -> int:
     ]
     ctx.output.table(rows, ["line", "tag", "table", "effect", "detail", "breaks", "remedy"])
     return NOT_PROVEN if any(e.needs_review for e in effects) else 0
+
+
+def _read(file: TextIO) -> str:
+    try:
+        return file.read()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file.name}: not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8") from None

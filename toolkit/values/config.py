@@ -191,7 +191,7 @@ def load(path: str | None = None) -> Config:
     try:
         there = file.is_file()
         if there:
-            data = tomllib.loads(file.read_text(encoding="utf-8"))
+            data = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: not valid TOML: {error}; correct it there") from None
     except OSError as error:
