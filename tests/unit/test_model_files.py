@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import support_history as made
-from toolkit.build import models
+from toolkit.build import dbt_run, models
 from toolkit.values.config import Config
 from toolkit.values.lake_types import literal
 from toolkit.values.lsn import Lsn
@@ -74,3 +75,16 @@ def test_labels_that_look_like_calls_of_dbt_stop_no_build(tmp_path: Path) -> Non
     context: dict[str, Any] = {"ref": str, "get_where_subquery": str}
     add_rendered_test_kwargs(context, rule)
     assert context["_dbt_generic_test_kwargs"]["values"] == [literal(label)[1:-1] for label in _LABELS]
+
+
+def test_variables_of_dbt_for_other_projects_change_no_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With DBT_TARGET=prod, which users of dbt often export, no build could run; dbt found no such target."""
+    config = Config(root=tmp_path)
+    folder = config.dbt_project.folder
+    models.write(config.lake_access, [], dbt=config.dbt_project)
+    for variable in ("DBT_TARGET", "DBT_ENGINE_TARGET", "DBT_PROFILE", "DBT_TARGET_PATH"):
+        monkeypatch.setenv(variable, "prod")
+    where = ["--project-dir", str(folder), "--profiles-dir", str(folder), "--quiet", "--log-level-file", "none"]
+    exception, _ = dbt_run._dbt(config.lake_access, ["list", *where])
+    assert exception is None and (folder / "target").is_dir()
+    assert os.environ["DBT_TARGET"] == "prod"

@@ -258,12 +258,15 @@ def _dbt(access: LakeAccess, arguments: list[str]) -> tuple[BaseException | None
     """Run dbt in this process. Return the error that stopped it, if any, and the results of the nodes."""
     from toolkit.build import models as models_sync
 
-    runner = load(Library.DBT).dbtRunner
+    dbt = load(Library.DBT)
+    # The user's variables for other projects, such as DBT_TARGET, are no options of this run. dbt ignores empty ones.
+    named = (option.envvar or () for option in dbt.cli.commands["run"].params)
+    unset = {name: "" for names in named for name in ([names] if isinstance(names, str) else names)}
     secrets = {variable: value for _, variable, value in models_sync.secret_variables(access)}
     with (
         progress.stage("building", "models") as stage,
         contextlib.redirect_stdout(io.StringIO()),
-        environment({"CDC_RUN_PLANNED": "1", **secrets}),
+        environment({**unset, "CDC_RUN_PLANNED": "1", **secrets}),
     ):
 
         def note(event: Any) -> None:
@@ -273,7 +276,7 @@ def _dbt(access: LakeAccess, arguments: list[str]) -> tuple[BaseException | None
             elif event.info.name == "NodeFinished":
                 stage.add()
 
-        outcome = runner(callbacks=[note]).invoke(arguments)
+        outcome = dbt.dbtRunner(callbacks=[note]).invoke(arguments)
     return outcome.exception, list(getattr(outcome.result, "results", None) or [])
 
 
