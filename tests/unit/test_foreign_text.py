@@ -99,11 +99,13 @@ def test_an_error_of_the_configuration_does_not_print_a_secret(tmp_path: Path, t
     assert "pl4nted" not in str(refused.value)
 
 
-def test_a_variable_that_is_not_json_is_refused_without_its_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["CDC_SPARK", "CDC_SOURCE__TABLES", "CDC_LAKE__PROPERTIES"])
+def test_a_variable_that_is_not_json_is_refused_by_name_without_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (tmp_path / "cdc.toml").write_text("")
-    monkeypatch.setenv("CDC_SPARK", "pl4nted")
-    with pytest.raises(ConfigError, match="not valid JSON") as refused:
+    monkeypatch.setenv("CDC_SOURCE__CONNINFO", "service=x")
+    monkeypatch.setenv(name, "pl4nted.*")
+    with pytest.raises(ConfigError, match=f"^variable {name}: not valid JSON, .*; write it as JSON") as refused:
         configuration.load(str(tmp_path / "cdc.toml"))
     assert "pl4nted" not in str(refused.value)

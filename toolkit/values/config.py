@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from toolkit.values.capture_rules import CaptureRules, Section, SourceConfig, TableConfig
 from toolkit.values.catalog_uri import require_one_catalog
@@ -208,7 +214,10 @@ def load(path: str | None = None) -> Config:
     try:
         return Config(**data)
     except SettingsError:
-        raise ConfigError("a variable CDC_... for a section or a list is not valid JSON; write it as JSON") from None
+        raise ConfigError(
+            f"variable {_not_json()}: not valid JSON, as a section or a list must be; write it as JSON, such as"
+            """ CDC_SOURCE__TABLES='["public.*"]'"""
+        ) from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -226,6 +235,18 @@ def _known_variables() -> None:
         section, parts, _ = name.lower().removeprefix("cdc_").partition("__")
         if name.lower().startswith("cdc_") and parts and section not in Config.model_fields:
             raise ConfigError(f"variable {name}: no section {section!r}: {_unknown((section,))}; rename or unset it")
+
+
+def _not_json() -> str:
+    """Return the first variable that does not have the JSON which its key needs. Its value may be a secret."""
+    for name, value in sorted(os.environ.items()):
+        alone = EnvSettingsSource(Config)
+        alone.env_vars = {name.lower(): value}
+        try:
+            alone()
+        except SettingsError:
+            return name
+    return "CDC_..."
 
 
 def _unknown(place: tuple[int | str, ...]) -> str:
