@@ -106,6 +106,20 @@ def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path: Path, monkeyp
         assert (done.exit_code, type(done.exception)) == (2, SystemExit)
 
 
+def test_a_folder_without_a_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another folder than that of cdc.toml, `cdc status` said that the lake has no ledger, and to run `cdc init`."""
+    monkeypatch.chdir(tmp_path)
+    said = "cdc: lake: gone; restore it"
+    monkeypatch.setattr(Toolkit, "status", lambda _: _raise(LakeError("lake: gone; restore it")))
+    done = CliRunner().invoke(main, ["status"])
+    assert done.stderr == f"{said}, or in the folder of cdc.toml: {tmp_path} has none\n"
+    (tmp_path / "cdc.toml").touch()
+    assert CliRunner().invoke(main, ["status"]).stderr == f"{said}\n"
+    (tmp_path / "cdc.toml").unlink()
+    monkeypatch.setenv("CDC_SOURCE__SLOT", "here")
+    assert CliRunner().invoke(main, ["status"]).stderr == f"{said}\n"
+
+
 def test_a_reader_of_the_result_that_ends_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`cdc rows ... | head` advised to free space."""
     monkeypatch.setattr(Toolkit, "drain", lambda *_, **__: DrainResult(1, 1, Lsn(1), Lsn(2)))

@@ -59,6 +59,7 @@ class Context:
     result: dict[str, Any] | None = None
     stages: dict[str, Any] = field(default_factory=dict)  # the results of the stages of a run so far
     problems: list[str] = field(default_factory=list)
+    defaults_in: Path | None = None  # the working directory, if it has no cdc.toml and nothing else configures
     aside: bool = False  # the command says nothing about the lake as it is now
 
     def show(self, value: Any) -> None:
@@ -77,6 +78,8 @@ class Context:
         from toolkit.values import config, log_setup, progress
 
         found = config.load(self.config_path)
+        configured = found.model_fields_set - {"root"} or (found.root / config.DEFAULT_NAME).is_file()
+        self.defaults_in = None if configured or self.config_path else found.root
         as_json = self.output_format == "json" or found.log.format == LogFormat.JSON
         log_setup.configure(verbose=self.verbose or found.log.level == LogLevel.INFO, as_json=as_json)
         if as_json:
@@ -195,7 +198,7 @@ def _end(context: Context, function: Callable[..., int | None], arguments: dict[
         raise
     except CdcError as error:
         shown = traceback.format_exc() if context.verbose else None
-        return _End(error.exit_code, (_shown(error),), error, shown)
+        return _End(error.exit_code, (_shown(error, context.defaults_in),), error, shown)
     except Exception as error:
         known = _missing(error) or _lost(error) or _jvm(error) or _storage(error) or _java(error)
         shown = traceback.format_exc() if context.verbose or known is None else None
@@ -264,8 +267,9 @@ def _conclude(context: Context, command: str, end: _End) -> None:
         notify.send(config.notify, notify.Notice(command, end.code, at, problem, context.result), end.error)
 
 
-def _shown(error: CdcError) -> str:
-    return visible(str(error))
+def _shown(error: CdcError, defaults_in: Path | None) -> str:
+    where = f", or in the folder of cdc.toml: {defaults_in} has none" if defaults_in is not None else ""
+    return visible(f"{error}{where}")
 
 
 def _unexpected(error: Exception) -> str:
