@@ -6,7 +6,7 @@
 -- log. The reader sees what the toolkit keeps about the source, and no row of any table. No other role has a right here.
 
 -- Take back the SELECT of the drainer of this lake on tables that were captured, except on those that still are, and the
--- USAGE of their schemas that it did not have before. Without cdc.slot: of all drainers.
+-- USAGE of their schemas. What it had before `cdc init` stays. Without cdc.slot: of all drainers.
 create or replace function cdc.withdraw(keep oid[])
 returns void
 language plpgsql
@@ -160,7 +160,9 @@ declare
   drainer name := nullif(roles ->> 'drainer', '');
   granted jsonb := (select convert_from(s.value, 'UTF8')::jsonb from cdc.known_settings as s where s.name = 'granted');
   wanted oid[];
-  opened oid[]; -- the schemas that it may use by a grant of `cdc init` or of cdc.let_read
+  known jsonb[]; -- what `cdc init` and cdc.let_read have granted to it
+  readable oid[]; -- the tables that it may read by such a grant
+  opened oid[]; -- the schemas that it may use by such a grant
   step record;
 begin
   perform cdc.admit();
@@ -178,6 +180,34 @@ begin
   perform cdc.withdraw(
     case when (granted ->> 'role')::oid = (select r.oid from pg_roles as r where r.rolname = drainer) then wanted else '{}' end
   );
+  known := array(
+    select f.about
+    from (
+      select s.value from cdc.settings as s
+      where s.name = 'granted' or s.name like 'granted %'
+      offset 0 -- other values are no JSON
+    ) as s
+    cross join lateral (select convert_from(s.value, 'UTF8')::jsonb) as f (about)
+    where (f.about ->> 'role')::oid = (select r.oid from pg_roles as r where r.rolname = drainer)
+  );
+  readable := array(
+    select c.oid
+    from pg_class as c
+    where c.oid = any (wanted)
+      and (
+        not has_table_privilege(drainer, c.oid, 'select')
+        or exists (select from unnest(known) as f (about) where f.about -> 'tables' @> to_jsonb(c.oid::int8))
+      )
+  );
+  opened := array(
+    select distinct c.relnamespace::oid
+    from pg_class as c
+    where c.oid = any (wanted)
+      and (
+        not has_schema_privilege(drainer, c.relnamespace, 'usage')
+        or exists (select from unnest(known) as f (about) where f.about -> 'schemas' @> to_jsonb(c.relnamespace::int8))
+      )
+  );
   for step in
     select format('grant select on table %I.%I to %I', n.nspname, c.relname, drainer) as statement
     from pg_class as c
@@ -186,25 +216,6 @@ begin
   loop
     execute step.statement;
   end loop;
-  opened := array(
-    select distinct c.relnamespace::oid
-    from pg_class as c
-    where c.oid = any (wanted)
-      and (
-        not has_schema_privilege(drainer, c.relnamespace, 'usage')
-        or exists (
-          select
-          from (
-            select s.value from cdc.settings as s
-            where s.name = 'granted' or s.name like 'granted %'
-            offset 0 -- other values are no JSON
-          ) as s
-          cross join lateral (select convert_from(s.value, 'UTF8')::jsonb) as f (about)
-          where f.about -> 'schemas' @> to_jsonb(c.relnamespace::int8)
-            and (f.about ->> 'role')::oid = (select r.oid from pg_roles as r where r.rolname = drainer)
-        )
-      )
-  );
   for step in
     select distinct format('grant usage on schema %I to %I', n.nspname, drainer) as statement
     from pg_class as c
@@ -220,7 +231,7 @@ begin
   insert into cdc.settings (slot, name, value)
   select current_setting('cdc.slot'), 'granted', convert_to(
     jsonb_build_object(
-      'role', r.oid::int8, 'tables', to_jsonb(wanted::int8[]), 'schemas', to_jsonb(opened::int8[])
+      'role', r.oid::int8, 'tables', to_jsonb(readable::int8[]), 'schemas', to_jsonb(opened::int8[])
     )::text,
     'UTF8'
   )

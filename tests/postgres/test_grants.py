@@ -37,6 +37,19 @@ def test_row_6_a_table_that_leaves_the_selection_is_no_longer_read(installed: Ro
 
 
 @mostly_one_server
+def test_row_6_uninstall_leaves_the_rights_that_the_drainer_had_before(roles: Roles) -> None:
+    """It revoked them too, even those of an owner on its table."""
+    drainer = roles.drainer.source.drainer
+    roles.sql(f"grant select on shop.orders to {drainer}", f"alter table shop.events_1 owner to {drainer}")
+    for _ in range(2):
+        commands.init(roles.installer)
+    commands.uninstall(roles.installer)
+    names = ["shop.orders", "shop.events", "shop.events_1"]
+    may = "select t from unnest(%s::text[]) as t where has_table_privilege(%s, t, 'select')"
+    assert roles.admin.execute(may, [names, drainer]).fetchall() == [("shop.orders",), ("shop.events_1",)]
+
+
+@mostly_one_server
 def test_row_6_uninstall_takes_back_the_usage_of_schemas(installed: Roles) -> None:
     """It stayed. What the role could use before stays, and what a later `cdc init` finds granted is still its own."""
     drainer = installed.drainer.source.drainer
