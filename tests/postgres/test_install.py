@@ -7,6 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.support_change_log import Log
 from tests.support_postgres import ddl_messages, hmac_key
 from toolkit.source import catalog, claim, install, signatures, slot
 from toolkit.source.connection import Connection, connect
@@ -203,3 +204,17 @@ def test_dry_run_script_runs_in_psql(source: Config) -> None:
         plain.execute(script)
     with connect(source.source) as conn:
         assert catalog.installed(conn)
+
+
+def test_a_dry_run_script_runs_no_operator_of_another_role(source: Config, log: Log) -> None:
+    """By hand it ran under the search_path of whoever runs it: `text || oid` is exactly the other role's operator."""
+    with psycopg.connect(source.source.conninfo, autocommit=True) as plain:
+        plain.execute(
+            "create schema theirs; create function theirs.join(text, oid) returns text language plpgsql as"
+            " $$ begin raise exception 'run as %', current_user; end $$;"
+            " create operator theirs.|| (function = theirs.join, leftarg = text, rightarg = oid);"
+            " set search_path = public, theirs"
+        )
+        plain.execute(install.install_sql(log.config.capture_rules, [], ddl=log.config.ddl))
+        used = "select objid::regprocedure::text from pg_depend where refobjid = 'theirs.||(text, oid)'::regoperator"
+        assert plain.execute(used).fetchall() == []
