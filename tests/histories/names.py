@@ -51,6 +51,17 @@ HISTORIES: tuple[History, ...] = (
             "drop schema sy_{n} cascade",
         ),
     ),
+    # The rows of capture's own tables are not read.
+    History(
+        "a table is in the schema of capture for a while",
+        (
+            "alter table t rename to t_{n}",
+            "alter table t_{n} set schema cdc",
+            "insert into cdc.t_{n} values (8)",
+            "alter table cdc.t_{n} set schema {s}",
+            "alter table t_{n} rename to t",
+        ),
+    ),
     History(
         "a child joins and leaves its parent",
         (

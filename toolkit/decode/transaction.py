@@ -452,10 +452,10 @@ class Transaction:
                     self._gap(index, table, reason)
             layouts.add(self._quarantine(index, message, reason) if unsent else log_binding(index, message), message)
             return
-        if message.schema == LOG_SCHEMA:  # a publication for all tables sends the signing key too
+        version = self.planner.versions.get(relid)
+        if version is None and message.schema == LOG_SCHEMA:  # a publication for all tables sends the signing key too
             layouts.add(Binding(index, relid, (), 0, None, kind=UNREAD), message)
             return
-        version = self.planner.versions.get(relid)
         binding = bind(index, message, version)
         if binding is None:
             later = next((i for i, d in self.ddl.items() if i > index and relid in d.tables), None)
