@@ -651,7 +651,7 @@ begin
       into objects
       from pg_event_trigger_ddl_commands() as d
       where d.classid is not null
-        and not d.in_extension
+        and not (d.in_extension and d.classid = 'pg_proc'::regclass)
         and coalesce(d.schema_name, '') not in ('pg_temp', 'cdc');
       if objects is not null then
         perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag, 'objects', objects));
@@ -718,7 +718,7 @@ begin
     ) as o
     where (o.publication is null or captured is null or o.publication = any (captured))
       and d.classid is not null
-      and not d.in_extension
+      and not (d.in_extension and d.classid = 'pg_proc'::regclass) -- the script may create a thousand
       and coalesce(d.schema_name, '') not in ('pg_temp', 'cdc');
 
     if objects is null then

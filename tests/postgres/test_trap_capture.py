@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from tests import commands
 from tests.support_lake import plain_lake
@@ -19,7 +20,7 @@ from toolkit.source import ddl_switch as switch
 from toolkit.source import install
 from toolkit.values.config import Config, DdlConfig
 from toolkit.values.errors import ConfigError
-from toolkit.values.modes import CommandText
+from toolkit.values.modes import Capture, CommandText, LogDrain
 
 pytestmark = pytest.mark.postgres
 
@@ -307,3 +308,26 @@ def test_a_comparison_goes_into_the_batch_that_completes_the_drain(world: World,
 
 
 __all__ = ["plain_lake"]
+
+
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)  # older servers read scripts from their own folder only
+def test_the_script_of_an_extension_is_captured(world: World) -> None:
+    """What was written while it had switched a trigger off was lost, and the table stayed ok."""
+    world.start(*PAIR, capture=Capture.CHANGE_LOG, change_log_drain=LogDrain.SLOT)
+    row = world.user.execute("select current_setting('data_directory') || '/trap'").fetchone()
+    assert row is not None
+    folder = row[0]
+    files = {
+        "trap.control": "default_version = 1",
+        "trap--1.sql": 'alter table public.t disable trigger "!cdc_row"; insert into public.t values (3, $$lost$$);'
+        ' alter table public.t enable always trigger "!cdc_row"',
+    }
+    try:
+        for name, text in files.items():
+            put = f"mkdir -p {folder}/extension && cat > {folder}/extension/{name}"
+            world.user.execute(sql.SQL("copy (select {}) to program {}").format(text, put))
+        world.sql(f"set extension_control_path = '{folder}:$system'", "create extension trap")
+    finally:
+        world.sql(f"copy (select) to program 'rm -r {folder}'")
+    world.log.drain()
+    assert "no longer captured by the change log" in world.stale().get("public.t", "")
