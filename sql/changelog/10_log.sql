@@ -664,12 +664,12 @@ from (
     ('!cdc_truncate', 32, 'after truncate on %s for each statement execute function cdc.log_truncate()', true)
 ) as w (name, kind, clause, keep)
 full join (
-  select t.tgname, t.tgenabled, t.tgtype
+  select t.tgname, t.tgenabled, case when t.tgqual is null and cardinality(t.tgattr::int2[]) = 0 then t.tgtype end as kind
   from pg_trigger as t
   join pg_proc as p on p.oid = t.tgfoid and p.proname in ('log_row', 'log_rows', 'log_truncate')
   join pg_namespace as n on n.oid = p.pronamespace and n.nspname = 'cdc'
   where t.tgrelid = log_lacks.relid
-) as t on t.tgname = w.name and t.tgtype = w.kind
+) as t on t.tgname = w.name and t.kind = w.kind
 where case when coalesce(w.keep, false) then t.tgenabled is distinct from 'A' else t.tgenabled is not null end
 order by 4 -- first drop whatever else would log
 $function$;

@@ -268,3 +268,18 @@ def test_the_plan_runs_no_statement_of_a_tables_name(log: Log) -> None:
     assert "changes a day" in plan
     log.conn.execute(plan)
     assert log.conn.execute("select pg_catalog.to_regclass('public.stolen')").fetchone() == (None,)
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+@pytest.mark.parametrize("kept", ["insert or update of id or delete on t for each row", "{all} when (false)"])
+def test_init_replaces_a_trigger_that_does_not_fire_for_every_row(log: Log, kept: str) -> None:
+    """It stayed, although `cdc doctor` said to run `cdc init`."""
+    log.conn.execute("create table public.t (id int primary key, v text)")
+    log.install()
+    clause = kept.format(all="insert or update or delete on t for each row")
+    other = f'create or replace trigger "!cdc_row" after {clause} execute function cdc.log_row()'
+    assert log.during(other, "insert into t values (1)", "update t set v = 'x'")[1:] == []
+    assert [table for table, _ in change_log.faults(log.conn, log.config.capture_rules)] == ["public.t"]
+    log.install()
+    assert list(change_log.faults(log.conn, log.config.capture_rules)) == []
+    assert log.during("update t set v = 'y'") == [("U", "(1,x)", "(1,y)")]

@@ -177,9 +177,7 @@ def faults(conn: Connection, rules: CaptureRules) -> Iterator[tuple[str | None, 
             for name, enabled, keep in lacks
         ]
         if not stated and relation.relid not in whole:
-            stated = (
-                ["a trigger of the change log has a condition"] if is_read(conn) else ["the change log is not read"]
-            )
+            stated = ["its triggers do not log every row" if is_read(conn) else "the change log is not read"]
         if stated:
             yield relation.identifier, "; ".join(stated)
 
