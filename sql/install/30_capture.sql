@@ -266,14 +266,22 @@ if exists (select from cdc.log_parts as l where l.relid = any (tables)) then
   tables := tables || cdc.publishable();
 end if;
 return (
-with recursive affected (typ) as (
+with recursive given (relid) as ( -- DDL of a parent also alters the row types of its inheritors
+  select unnest(tables)
+  union
+  select i.inhrelid
+  from given as g
+  join pg_inherits as i on i.inhparent = g.relid
+),
+
+affected (typ) as (
   select t.typ
   from (
     select unnest(types) as typ
     union all
     select c.reltype
-    from pg_class as c
-    where c.oid = any (tables)
+    from given as g
+    join pg_class as c on c.oid = g.relid
   ) as t
   where t.typ > 16383
   union
@@ -285,7 +293,7 @@ with recursive affected (typ) as (
 ),
 
 seeds (relid) as (
-  select unnest(tables)
+  select g.relid from given as g
   union
   select d.objid -- by a column, or as a whole: CREATE TABLE OF
   from affected as a

@@ -171,6 +171,17 @@ HISTORIES: tuple[History, ...] = (
         probe=("insert into u (id) values (4)",),
     ),
     History(
+        "a parent has a column for a while, and the row type of its child is used",
+        ("alter table p add c int", "insert into u values (2, (2, 'y', 7))", "alter table p drop c"),
+        setup=(
+            "create table p (id int primary key, v text)",
+            "create table t (primary key (id)) inherits (p)",
+            "create table u (id int primary key, r t)",
+            "insert into u values (1, (1, 'x'))",
+        ),
+        probe=("insert into u (id) values (4)",),
+    ),
+    History(
         "a label inside a row type is renamed",
         ("alter type mood rename value 'a' to 'z'",),
         setup=(
