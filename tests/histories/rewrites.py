@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from tests.histories.base import TABLE, History
 
+#: Where the files that `_script` makes are found.
+_EXTENSIONS = "select set_config('extension_control_path', current_setting('data_directory') || ':$system', false)"
+
+
+def _script(name: str, line: str) -> str:
+    """Return the statement that makes a file of an extension."""
+    program = f"mkdir -p extension && cat > extension/scripted{name}"
+    return f"copy (select $${line}$$) to program '{program}'"
+
+
 HISTORIES: tuple[History, ...] = (
     History(
         "TRUNCATE ONLY leaves the child",
@@ -145,6 +155,34 @@ HISTORIES: tuple[History, ...] = (
             "create schema far_{n}",
         ),
         refused='extension "vector"|relation "far_',
+    ),
+    # Before 18, a server finds its extensions where it is installed only.
+    History(
+        "scripts of an extension make a table, and rename a label for a while",
+        (
+            _EXTENSIONS,
+            "create extension scripted schema {s}",
+            "alter extension scripted update to '2'",
+            "insert into t values (3, 'z')",
+            "alter extension scripted update to '3'",
+            "insert into t values (4, 'a')",
+        ),
+        setup=(
+            "create type mood as enum ('a', 'b')",
+            "create table t (id int primary key, v mood)",
+            "insert into t values (1, 'a')",
+            _script(".control", "default_version = 1"),
+            _script(
+                "--1.sql",
+                "create table e (id int primary key, v text); insert into e values (1, 'x');"
+                " alter table e add w int default 5; insert into e values (2, 'y', 6)",
+            ),
+            _script("--1--2.sql", "alter type mood rename value 'a' to 'z'"),
+            _script("--2--3.sql", "alter type mood rename value 'z' to 'a'"),
+        ),
+        probe=("update t set v = v",),
+        first="insert into t values (66, 'b')",
+        refused='parameter "extension_control_path"|extension "scripted"|enum mood: "z"',
     ),
 )
 

@@ -54,6 +54,15 @@ def test_the_text_of_regclass_is_stale_after_its_copy(source: Config, tmp_path: 
     assert all("changes with the objects it names" in (reason or "") for reason in reasons.values())
 
 
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
+def test_ddl_in_the_script_of_an_extension_is_captured(source: Config, tmp_path: Path) -> None:
+    played = [history for history in ALL if "scripts of an extension" in history.name]
+    with Play.of(played, source, tmp_path, "all") as play:
+        play.run()
+    assert not play.findings, "\n".join(play.findings)
+    assert not play.counts["refused"] and not play.counts["stale"]
+
+
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 @pytest.mark.parametrize("way", ["all", "log"])
 def test_a_lost_event_is_found(source: Config, tmp_path: Path, way: str) -> None:
