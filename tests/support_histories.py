@@ -7,11 +7,13 @@ what is neither, a line each.
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from tests.histories.base import History
-from tests.support_log import Log, Shown
+from tests.support_log import Log, Shown, shown
 from toolkit.rawlog import states
 from toolkit.source import catalog, change_log, connection, drain_mode
 from toolkit.values.config import Config, TableConfig
@@ -34,6 +36,12 @@ select n.nspname, c.relname, coalesce(pg_partition_root(c.oid), c.oid)::int8
 from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
 where c.relkind = 'r' and c.relpersistence <> 't' and n.nspname ~ '^h_[0-9]+$'
 order by c.oid
+"""
+#: The tables of a history: its number is in the names of its schemas.
+_OF_HISTORY = """
+select c.oid::int8
+from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
+where c.relkind in ('r', 'p') and c.relpersistence <> 't' and n.nspname ~ %s
 """
 
 
@@ -82,6 +90,7 @@ class Play:
         self.findings: list[str] = []
         self.counts: Counter[str] = Counter()
         self.points: list[tuple[str, Lsn, dict[int, Shown]]] = []
+        self.between = False  # whether each LSN between two statements is a point too
 
     @classmethod
     @contextmanager
@@ -111,9 +120,9 @@ class Play:
         self.look("changes")
         self._do("probe")
         self.look("probe")
-        for when, at, shown in self.points:  # by all that the log knows now
+        for when, at, seen in self.points:  # by all that the log knows now
             found = states.states_at(self.log.reading(), at, {})
-            self._judge(f"as of {when}", at, shown, {version.table.relid: state for version, state in found})
+            self._judge(f"as of {when}", at, seen, {version.table.relid: state for version, state in found})
 
     def look(self, when: str) -> None:
         """Drain, and judge."""
@@ -173,10 +182,20 @@ class Play:
             if part == "changes":
                 pairs = ((one,) if one is not None else history.changes for one in self.around)
                 statements = [one.replace("{first}", history.first) for one in itertools.chain.from_iterable(pairs)]
-            found = _run(self.log.config, number, history, statements, part)
+            found = _run(self.log.config, number, history, statements, part, partial(self._note, number))
             if self.around == AROUND["alone"]:
                 self.findings += found
             self.counts["refused"] += len(found)
+
+    def _note(self, number: int, statement: str) -> None:
+        """Keep what SELECT shows of the tables of a history after one of its statements."""
+        if not self.between:
+            return
+        conn = self.log.conn
+        ((at,),) = conn.execute("select pg_current_wal_insert_lsn()::text").fetchall()
+        relids = [relid for (relid,) in conn.execute(_OF_HISTORY, [f"^[a-z]+_{number}$"])]
+        tables = (TableVersion.from_json(json.loads(one)) for one in catalog.snapshots_of(conn, relids).values())
+        self.points.append((statement, Lsn.parse(at), {t.relid: shown(conn, t) for t in tables if t.published}))
 
     def _found(self, when: str, table: TableVersion, what: str) -> None:
         self._say(when, table.schema, table.name, what)
@@ -189,7 +208,14 @@ class Play:
         return self.histories[int(re.sub(r"\D", "", schema))]
 
 
-def _run(config: Config, number: int, history: History, statements: Sequence[str], part: str) -> list[str]:
+def _run(
+    config: Config,
+    number: int,
+    history: History,
+    statements: Sequence[str],
+    part: str,
+    note: Callable[[str], None] = lambda _: None,
+) -> list[str]:
     """Run statements of a history, and give those that failed although no server refuses them."""
     schema, failed = f"h_{number}", []
     with psycopg.connect(config.source.conninfo, autocommit=True) as session:
@@ -203,6 +229,8 @@ def _run(config: Config, number: int, history: History, statements: Sequence[str
                 expected = f"{history.refused}|is aborted" if history.refused else "$^"
                 if not re.search(expected, str(error)):
                     failed.append(f"{history.name!r}, {part}: {statement} fails: {error}")
+            if session.info.transaction_status == TransactionStatus.IDLE:
+                note(statement)
         session.rollback()
     return failed
 

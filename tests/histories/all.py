@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.histories import columns, identity, names, partitions, rewrites, transactions, triggers, types
+from tests.histories import (
+    cascades,
+    columns,
+    identity,
+    names,
+    nested_types,
+    partitions,
+    rewrites,
+    transactions,
+    triggers,
+    types,
+)
 
 ALL = (
     *types.HISTORIES,
@@ -14,6 +25,8 @@ ALL = (
     *transactions.HISTORIES,
     *triggers.HISTORIES,
 )
+#: More of them, for `make test-long`.
+MORE = (*nested_types.HISTORIES, *cascades.HISTORIES)
 NAMED = {history.name: history for history in ALL}
 
-__all__ = ["ALL", "NAMED"]
+__all__ = ["ALL", "MORE", "NAMED"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.histories.all import ALL, NAMED
+from tests.histories.all import ALL, MORE, NAMED
 from tests.support_histories import AROUND, WAYS, Play
 from toolkit.demo.server import EmbeddedServer
 from toolkit.rawlog import states
@@ -40,6 +40,19 @@ def test_every_table_of_a_history_is_exact_or_stale_by_name(
         print(f"\nhistories by {way}, {around}, on {pg.major}: {json.dumps(play.counts)}")
     assert not play.findings, f"by {way}, {around}, on {pg.major}:\n" + "\n".join(play.findings)
     assert play.counts["exact"] > 4 * play.counts["stale"] > 0  # else nothing was proven
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pg", ["pg15", "pg16", "pg18"], indirect=True)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_table_is_exact_or_stale_by_name_between_the_statements_too(
+    pg: EmbeddedServer, source: Config, tmp_path: Path, way: str
+) -> None:
+    with Play.of(MORE, source, tmp_path, way) as play:
+        play.between = way != "ticks"  # which are exact at ticks only
+        play.run()
+    assert not play.findings, f"by {way} on {pg.major}:\n" + "\n".join(play.findings)
+    assert play.counts["exact"] > 2 * play.counts["stale"] > 0
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
