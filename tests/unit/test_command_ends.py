@@ -270,22 +270,6 @@ def test_ctrl_c_while_spark_is_stopped(tmp_path: Path) -> None:
     assert err == f"cdc: {INTERRUPTED}\n"
 
 
-def test_a_command_that_a_scheduler_ends_is_remembered_and_reported(tmp_path: Path) -> None:
-    """A run that met its limit of time each night left the last one that had succeeded as the last run."""
-    process = _start(tmp_path, _DRAINING)
-    script = f"import sys; open({str(tmp_path / 'noticed')!r}, 'w').write(sys.stdin.read())"
-    with (tmp_path / "cdc.toml").open("a", encoding="utf-8") as config:
-        config.write(f"[notify]\ncommand = {json.dumps([sys.executable, '-c', script])}\n")
-    assert process.stdout is not None and process.stdout.readline() == "draining\n"
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (-signal.SIGTERM, f"cdc: {INTERRUPTED}\n")
-    (remembered,) = last_run.last_runs(Config(root=tmp_path).lake_access)
-    assert (remembered.command, remembered.exit_code) == ("drain", 143)
-    assert (remembered.problem or "").startswith("SIGTERM: interrupted")
-    assert json.loads((tmp_path / "noticed").read_text(encoding="utf-8"))["exit_code"] == 143
-
-
 _SHOWS_STREAMS = """
 import os, subprocess, sys
 from toolkit.cli import frame, run
@@ -336,6 +320,22 @@ def test_a_byte_order_mark_is_no_part_of_a_migration(tmp_path: Path, monkeypatch
     (tmp_path / "m.sql").write_text("drop table t;", encoding="utf-8-sig")
     assert CliRunner().invoke(main, ["ddl", "lint", str(tmp_path / "m.sql")]).exit_code == 0
     assert read == ["drop table t;"]
+
+
+def test_a_command_that_a_scheduler_ends_is_remembered_and_reported(tmp_path: Path) -> None:
+    """A run that met its limit of time each night left the last one that had succeeded as the last run."""
+    process = _start(tmp_path, _DRAINING)
+    script = f"import sys; open({str(tmp_path / 'noticed')!r}, 'w').write(sys.stdin.read())"
+    with (tmp_path / "cdc.toml").open("a", encoding="utf-8") as config:
+        config.write(f"[notify]\ncommand = {json.dumps([sys.executable, '-c', script])}\n")
+    assert process.stdout is not None and process.stdout.readline() == "draining\n"
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (-signal.SIGTERM, f"cdc: {INTERRUPTED}\n")
+    (remembered,) = last_run.last_runs(Config(root=tmp_path).lake_access)
+    assert (remembered.command, remembered.exit_code) == ("drain", 143)
+    assert (remembered.problem or "").startswith("SIGTERM: interrupted")
+    assert json.loads((tmp_path / "noticed").read_text(encoding="utf-8"))["exit_code"] == 143
 
 
 def test_a_key_that_names_a_column_twice_is_refused() -> None:
