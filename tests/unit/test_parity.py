@@ -324,6 +324,7 @@ def test_copy_text_becomes_cells(rows: list[Row]) -> None:
 def _comparing(tables: Sequence[TableVersion]) -> Any:
     comparing: Any = object.__new__(parity._Comparing)
     comparing.live = {table.relid: table for table in tables}
+    comparing.taken = {}
     comparing.made = {table.relid: Applied(True, ()) for table in tables}
     config = Config()
     comparing.access, comparing.check, comparing.spark = config.lake_access, config.check, None
@@ -338,9 +339,13 @@ def test_a_foreign_key_that_cannot_be_counted_ends_no_check(monkeypatch: pytest.
     """The proof of one of its tables may be carried although a file is lost. No table had a result then."""
     monkeypatch.setattr(references, "uncounted_reason", lambda *_: None)
     monkeypatch.setattr(references, "orphans", _lost)
+    monkeypatch.setattr(scans, "require_files", lambda _, table: _lost() if table.endswith(".public__t8") else None)
     results = [TableCheck(f"public.t{n}", n, CheckStatus.IDENTICAL, proof=ProofKind.FULL) for n in (7, 8)]
     key = ForeignKey("k", 7, 8, (1,), (1,))
-    assert _comparing([_table(), _table(relid=8)]).references([key], results) == (Reference(key),)
+    tables = [replace(_table(relid=n), name=f"t{n}") for n in (7, 8)]
+    found, counts = _comparing(tables).references([key], results)
+    assert [t.status for t in found] == [CheckStatus.IDENTICAL, CheckStatus.NOT_TAKEN] and found[1].remedy
+    assert counts == (Reference(key, reason="the count failed: public__t-0.parquet is missing; restore it"),)
 
 
 @pytest.mark.parametrize(

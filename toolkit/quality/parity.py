@@ -114,8 +114,7 @@ def compare(
         if standing != lsn:
             return _nothing_taken(lake, wanted, f"the lake is at {standing}, the source was read at {lsn}")
         comparing = _Comparing(opened, lake, check, lsn, taken, wanted, since, built, rows)
-        results = comparing.results()  # needs the open snapshot
-        references = comparing.references(keys, results)
+        results, references = comparing.references(keys, comparing.results())  # needs the open snapshot
     results = noted(sorted(results, key=lambda t: t.table), notes)
     return CheckReport(lsn, results, references=references, batch_id=comparing.batch_id)
 
@@ -230,11 +229,13 @@ class _Comparing:
                 found.append(self._failed(result, error))
         return tuple(found)
 
-    def references(self, keys: Sequence[ForeignKey], results: Sequence[TableCheck]) -> tuple[Reference, ...]:
+    def references(
+        self, keys: Sequence[ForeignKey], results: Sequence[TableCheck]
+    ) -> tuple[tuple[TableCheck, ...], tuple[Reference, ...]]:
         """Count the rows that violate each foreign key, if this check has fully proven one table of the two.
 
         The other may be a small one that nothing has touched. A table that is proven by touched keys is too large to be
-        joined each time.
+        joined each time. Return the results without a proof for tables that turned out to lack files, and the counts.
         """
         from toolkit.lake import references as lake
         from toolkit.lake.row_lines import Side
@@ -243,6 +244,7 @@ class _Comparing:
         whole = {relid for relid, kind in proven.items() if kind == ProofKind.FULL}
         small = {r for r, kind in proven.items() if kind == ProofKind.CARRIED and not self._large(r)}
         found = []
+        unread: dict[int, Exception] = {}
         for key in keys:
             both = {key.relid, key.references}
             if not both & whole or not both <= whole | small:
@@ -257,11 +259,11 @@ class _Comparing:
             try:
                 count, samples = lake.orphans(self.spark, key, child, parent, samples=self.check.samples)
             except Exception as error:  # such as a lost file of a table whose proof was carried
-                _log.warning("a foreign key was not counted", extra={"key": key.name, "error": repr(error)[:500]})
-                found.append(Reference(key))
+                unread |= {relid: error for relid in both if self._lacks_files(self.live[relid])}
+                found.append(Reference(key, reason=f"the count failed: {_first_line(error)}"))
                 continue
             found.append(Reference(key, count, samples))
-        return tuple(found)
+        return tuple(self._failed(r, unread[r.relid]) if r.relid in unread else r for r in results), tuple(found)
 
     def _named(self, table: TableVersion) -> TableCheck:
         taken = self.taken.get(table.relid)
@@ -418,16 +420,21 @@ class _Comparing:
 
     def _failed(self, result: TableCheck, error: Exception) -> TableCheck:
         """Return the result of a table that could not be read. It is not proven; the other tables still can be."""
-        from toolkit.lake import scans
         from toolkit.quality.cause import rebuild
 
         _log.warning("parity not taken", extra={"table": result.table, "error": repr(error)[:500]})
-        table, remedy = self.live[result.relid], "cdc check"
+        table, reason = self.live[result.relid], f"the comparison failed: {_first_line(error)}"
+        remedy = rebuild(table) if self._lacks_files(table) else "cdc check"
+        return replace(self._named(table), reason=reason, remedy=remedy)
+
+    def _lacks_files(self, table: TableVersion) -> bool:
+        from toolkit.lake import scans
+
         try:
             scans.require_files(self.access, f"{self.access.names.current}.{lake_table(table.schema, table.name)}")
         except CdcError:
-            remedy = rebuild(table)
-        return replace(result, reason=f"the comparison failed: {_first_line(error)}", remedy=remedy)
+            return True
+        return False
 
     def _explained(self, side: Side, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
         """Add causes to the samples. A failure here does not change the result."""
