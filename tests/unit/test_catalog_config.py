@@ -225,6 +225,27 @@ def test_the_folder_of_the_runner_is_where_it_is_said_to_be(tmp_path: Path) -> N
     assert named.lake_access.work_dir == tmp_path / "run"
 
 
+def test_a_path_in_the_home_folder_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder `~` was made beside the configuration."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    config = configuration.load(
+        _write(
+            tmp_path,
+            '[lake]\nwarehouse = "~/lake"\nuri = "jdbc:sqlite:~/lake/catalog.db"\n[dbt]\nproject_dir = "~/models"\n'
+            '[drain]\nspool_dir = "~one/spool"\n',
+        )
+    )
+    lake = config.lake_access
+    assert (lake.warehouse, lake.catalog_db) == (str(tmp_path / "home/lake"), tmp_path / "home/lake/catalog.db")
+    assert config.dbt_project.folder == tmp_path / "home/models"
+    assert config.source_access.spool_dir == tmp_path / "~one/spool"
+
+
+def test_a_key_that_needs_a_list_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"source.tables: must be a list, such as \[...\], found 'public.\*'"):
+        configuration.load(_write(tmp_path, '[source]\ntables = "public.*"\n'))
+
+
 def test_an_error_is_readable_beside_an_empty_secret(tmp_path: Path) -> None:
     """A variable that is not set makes one. A part of a longer secret is not shown either."""
     secrets = ("", "abc", "abcdef")

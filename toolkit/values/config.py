@@ -166,18 +166,16 @@ class Config(BaseSettings):
     @property
     def source_access(self) -> SourceAccess:
         """Return what reads the source: what is captured, and the bounds of drains, copies and cuts."""
+        lake = self.lake_access
         return SourceAccess(
             self.capture_rules, self.drain, self.snapshot, self.ddl, self.check.cut_seconds, self.check.sessions,
-            self._path(self.drain.spool_dir) if self.drain.spool_dir else self.lake_access.work_dir / "spool"
+            lake.path(self.drain.spool_dir) if self.drain.spool_dir else lake.work_dir / "spool"
         )  # fmt: skip
 
     @property
     def dbt_project(self) -> DbtProject:
         """Return the dbt project that builds the tables."""
-        return DbtProject(self._path(self.dbt.project_dir), self.dbt.threads)
-
-    def _path(self, text: str) -> Path:
-        return (self.root / text).resolve()
+        return DbtProject(self.lake_access.path(self.dbt.project_dir), self.dbt.threads)
 
 
 #: Keys whose value is never printed.
@@ -226,6 +224,8 @@ def load(path: str | None = None) -> Config:
         plain = isinstance(first["input"], str | int | float) and first["type"] != "extra_forbidden"
         found = f", found {first['input']!r}" if shown and plain else ""
         message = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
+        if first["type"] == "tuple_type":
+            message = "must be a list, such as [...]"
         raise ConfigError(f"{file if there else 'configuration'}: {key}: {message}{found}; correct it there") from None
 
 

@@ -102,8 +102,9 @@ class LakeAccess:
         return self.lake.names
 
     def path(self, text: str) -> Path:
-        """Make a configured path absolute."""
-        return (self.root / text).resolve()
+        """Make a configured path absolute. One that begins with `~/` is in the home folder."""
+        home = text == "~" or text.startswith("~/")
+        return (self.root / (Path(text).expanduser() if home else text)).resolve()
 
     @property
     def warehouse(self) -> str:
