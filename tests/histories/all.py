@@ -6,11 +6,14 @@ from tests.histories import (
     cascades,
     columns,
     identity,
+    keys,
     names,
     nested_types,
     partitions,
+    replaced,
     rewrites,
     transactions,
+    trees,
     triggers,
     types,
 )
@@ -26,7 +29,13 @@ ALL = (
     *triggers.HISTORIES,
 )
 #: More of them, for `make test-long`.
-MORE = (*nested_types.HISTORIES, *cascades.HISTORIES)
+MORE = (
+    *nested_types.HISTORIES,
+    *cascades.HISTORIES,
+    *trees.HISTORIES,
+    *keys.HISTORIES,
+    *replaced.HISTORIES,
+)
 NAMED = {history.name: history for history in ALL}
 
 __all__ = ["ALL", "MORE", "NAMED"]

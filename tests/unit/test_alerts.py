@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from toolkit.cli import main
 from toolkit.ops import alerts
 from toolkit.ops.last_run import LastRun
 from toolkit.values.config import Config
@@ -34,3 +36,10 @@ def test_a_folder_that_cannot_be_entered_ends_no_status(
     monkeypatch.setattr(Path, "stat", asked)
     found = alerts.free_mb(Config(root=tmp_path).lake_access, tmp_path / "lake" / "spool")
     assert set(found) == {"warehouse", "spool", "catalog"}
+
+
+def test_doctor_says_what_to_do_once(tmp_path: Path) -> None:
+    """An error's text ends with its remedy, which has a column of its own."""
+    (tmp_path / "cdc.toml").write_text('[source]\nconninfo = "host=127.0.0.1 port=1"\n', encoding="utf-8")
+    done = CliRunner().invoke(main, ["doctor", "--config", str(tmp_path / "cdc.toml")])
+    assert done.exit_code != 0 and done.stdout.count("check that PostgreSQL runs there") == 1, done.stdout
