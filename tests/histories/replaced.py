@@ -200,9 +200,10 @@ HISTORIES: tuple[History, ...] = (
         "an event trigger of the user that alters",
         (
             (
-                "create function ev() returns event_trigger language plpgsql as 'begin if not exists "
-                "(select from pg_attribute where attrelid=''o''::regclass and attname=''w'') then "
-                "alter table o add w int default 9; update o set w=10; end if; end'"
+                "create function ev() returns event_trigger language plpgsql as 'begin if "
+                "coalesce(current_setting(''h.altered'', true), '''') = '''' then perform "
+                "set_config(''h.altered'', ''1'', true); alter table o add w int default 9; update o "
+                "set w=10; end if; end'"
             ),
             ("create event trigger aa_{n} on ddl_command_start when tag in ('ALTER TABLE') execute function ev()"),
             "alter table t add w int default 4",
