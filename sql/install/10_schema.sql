@@ -3,7 +3,6 @@
 -- Idempotent: the key stays, so the signatures of DDL messages that are still in the WAL remain valid.
 
 set cdc.slot = :'slot';
-set search_path = ''; -- an operator of another role could fit better than one of pg_catalog
 create schema if not exists cdc;
 revoke all on schema cdc from public;
 

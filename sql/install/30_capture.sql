@@ -280,8 +280,8 @@ affected (typ) as (
     select unnest(types) as typ
     union all
     select c.reltype
-    from given as g
-    join pg_class as c on c.oid = g.relid
+    from pg_class as c
+    where c.oid = any (array(select g.relid from given as g))
   ) as t
   where t.typ > 16383
   union

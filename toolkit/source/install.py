@@ -50,7 +50,8 @@ def install_sql(
     """
     triggers = change_log.trigger_sql(rules, tables).values()
     objects = objects_sql(rules, tables, publication, ticks=ticks, event_triggers=event_triggers, ddl=ddl)
-    return "\n".join([objects, *triggers])
+    # As in the toolkit's own sessions: an operator of another role could fit better than one of pg_catalog.
+    return "\n".join(["set search_path = '';", objects, *triggers])
 
 
 def objects_sql(
