@@ -51,7 +51,7 @@ def _machine(config: Config) -> list[Diagnosis]:
     return [Diagnosis(Level.OK, "disks", shown, None), *map(_error, wrong)]
 
 
-def _of(what: str, error: CdcError, before: str = "") -> Diagnosis:
+def _of_error(what: str, error: CdcError, before: str = "") -> Diagnosis:
     return Diagnosis(Level.ERROR, what, before + str(error).removesuffix(f"; {error.remedy}"), error.remedy)
 
 
@@ -104,7 +104,7 @@ def _source(config: Config, lake: Lake) -> list[Diagnosis]:
             last = lake.ledger.last()
             refused = slot_drain.refusal(source, last) if last is not None else None
             if refused is not None:
-                found.append(_of("source", refused, "a drain refuses it: "))
+                found.append(_of_error("source", refused, "a drain refuses it: "))
             spilled = slot.spilled(conn, config.source.slot)
             if spilled:
                 what = f"decoding has spilled {spilled / 1e6:,.0f} MB to the source's disk so far"
@@ -112,7 +112,7 @@ def _source(config: Config, lake: Lake) -> list[Diagnosis]:
                 remedy = f"use smaller transactions, or run: {more}"
                 found.append(Diagnosis(Level.WARNING, f"slot {config.source.slot}", what, remedy))
     except CdcError as error:
-        found.append(_of("source", error))
+        found.append(_of_error("source", error))
     except connection.DriverError as error:
         if connection.lost(error) is None:
             raise
@@ -149,7 +149,7 @@ def _lake(config: Config, lake: Lake) -> list[Diagnosis]:
         found += map(_error, alerts.of_tables(config.check, tables))
     except CdcError as error:
         if not damaged:  # else it was said already, with its remedy
-            found.append(_of("lake", error))
+            found.append(_of_error("lake", error))
     return found
 
 
@@ -175,7 +175,7 @@ def _spark(config: Config) -> list[Diagnosis]:
             what += ", and they reach the source"
         found.append(Diagnosis(Level.OK, name, what, None))
     except CdcError as error:
-        found.append(_of(name, error))
+        found.append(_of_error(name, error))
     return found
 
 
