@@ -72,8 +72,8 @@ def test_what_a_drain_refuses_status_says_too(config: Config, fault: Callable[[C
     found = status_report.status(config)
     assert (found.failing, found.problem) == (True, str(refused.value))
     assert {t.state for t in found.tables} == {"stale"} and "not ok: source: " in found.summary
-    errors = [one for one in diagnosis.doctor(config) if one.level == "error"]
-    assert any(str(refused.value) in one.found for one in errors)
+    errors = [f"{one.found}; {one.remedy}" for one in diagnosis.doctor(config) if one.level == "error"]
+    assert any(str(refused.value) in one for one in errors)
 
 
 def test_a_running_drain_is_no_problem(config: Config) -> None:
