@@ -246,10 +246,19 @@ begin
 end
 $function$;
 
+-- Return whether a table is one of the toolkit's own.
+create or replace function cdc.is_own(identity text)
+returns boolean
+language sql
+immutable
+begin atomic
+select identity ~ '^cdc[.](change_log|(settings|signing_key|tick)$)';
+end;
+
 -- Return the tables whose shape or text an event may have changed: the given ones, tables with a column of one of the
 -- given types (or of a type made from it), and the partitions, inheritors and ancestors of each. Temporary tables,
--- system tables and the toolkit's own tables are left out. The change log itself is replaced by all tables that may be
--- captured through it.
+-- system tables and the toolkit's own tables are left out; a table of the user in their schemas is not. The change log
+-- itself is replaced by all tables that may be captured through it.
 create or replace function cdc.touched(tables oid[], types oid[])
 returns oid[]
 language plpgsql
@@ -319,12 +328,11 @@ above (relid) as (
 
 select coalesce(array_agg(c.oid order by c.oid), '{}')
 from pg_class as c
-join pg_namespace as n on n.oid = c.relnamespace
 where c.oid in (select b.relid from below as b union select u.relid from above as u)
   and c.relkind in ('r', 'p')
   and c.relpersistence <> 't'
-  and n.nspname not like 'pg\_%'
-  and n.nspname not in ('information_schema', 'cdc')
+  and c.oid > 16383
+  and not cdc.is_own(c.oid::regclass::text)
 );
 end
 $function$;
@@ -660,7 +668,11 @@ begin
       from pg_event_trigger_ddl_commands() as d
       where d.classid is not null
         and not (d.in_extension and d.classid = 'pg_proc'::regclass)
-        and coalesce(d.schema_name, '') not in ('pg_temp', 'cdc');
+        and coalesce(d.schema_name, '') <> 'pg_temp'
+        and ( -- what was made elsewhere and moved there; not what the toolkit has
+          d.schema_name is distinct from 'cdc'
+          or d.command_tag in ('ALTER TABLE', 'ALTER TYPE') and not cdc.is_own(d.object_identity)
+        );
       if objects is not null then
         perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag, 'objects', objects));
       end if;
@@ -727,7 +739,11 @@ begin
     where (o.publication is null or captured is null or o.publication = any (captured))
       and d.classid is not null
       and not (d.in_extension and d.classid = 'pg_proc'::regclass) -- the script may create a thousand
-      and coalesce(d.schema_name, '') not in ('pg_temp', 'cdc');
+      and coalesce(d.schema_name, '') <> 'pg_temp'
+      and ( -- what was made elsewhere and moved there; not what the toolkit has
+        d.schema_name is distinct from 'cdc'
+        or d.command_tag in ('ALTER TABLE', 'ALTER TYPE') and not cdc.is_own(d.object_identity)
+      );
 
     if objects is null then
       exit work;
@@ -962,8 +978,7 @@ begin
     join pg_namespace as n on n.oid = c.relnamespace
     where c.oid = pg_event_trigger_table_rewrite_oid()
       and c.relpersistence <> 't'
-      and n.nspname not in ('cdc', 'information_schema')
-      and n.nspname not like 'pg\_%';
+      and c.oid > 16383;
     if relid is null then
       return;
     end if;
@@ -1026,6 +1041,7 @@ revoke all on function cdc.beacon() from public;
 revoke all on function cdc.write_wal() from public;
 revoke all on function cdc.write_message(text, jsonb) from public;
 revoke all on function cdc.emit(text, jsonb) from public;
+revoke all on function cdc.is_own(text) from public;
 revoke all on function cdc.touched(oid[], oid[]) from public;
 revoke all on function cdc.publishable() from public;
 revoke all on function cdc.published_by(oid[]) from public;

@@ -21,7 +21,8 @@ begin
     where p.pronamespace = 'cdc'::regnamespace
       and p.proname in (
         'altered_publication', 'beacon', 'capture_command', 'capture_drop', 'capture_failed', 'capture_rewrite',
-        'capture_truncate', 'emit', 'guard', 'guard_new', 'guarding', 'guards_of', 'is_gone', 'is_signed', 'keep_publications',
+        'capture_truncate', 'emit', 'guard', 'guard_new', 'guarding', 'guards_of', 'is_gone', 'is_own', 'is_signed',
+        'keep_publications',
         'key_index', 'let_read', 'log_doubted', 'log_emptied', 'log_failed', 'log_is_read', 'log_lacks', 'log_part',
         'log_present', 'log_row', 'log_rows', 'log_table', 'log_truncate', 'naming_types', 'own', 'own_reader',
         'own_xids', 'partitions_below', 'paused', 'pin', 'present', 'publish_new', 'publishable', 'published_by',

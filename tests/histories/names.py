@@ -63,6 +63,34 @@ HISTORIES: tuple[History, ...] = (
         ),
     ),
     History(
+        "a table is in information_schema for a while",
+        (
+            "alter table t rename to t_{n}",
+            "alter table t_{n} set schema information_schema",
+            "insert into information_schema.t_{n} values (8)",
+            "alter table information_schema.t_{n} alter v type text using v || '!'",
+            "alter table information_schema.t_{n} set schema {s}",
+            "alter table t_{n} rename to t",
+        ),
+    ),
+    History(
+        "an enum is in the schema of capture while a label has another name",
+        (
+            "alter type mood_{n} set schema cdc",
+            "alter type cdc.mood_{n} rename value 'a' to 'z'",
+            "insert into t values (2, 'z')",
+            "alter type cdc.mood_{n} rename value 'z' to 'a'",
+            "alter type cdc.mood_{n} set schema {s}",
+        ),
+        setup=(
+            "create type mood_{n} as enum ('a', 'b')",
+            "create table t (id int primary key, v mood_{n})",
+            "insert into t values (1, 'a')",
+        ),
+        probe=("update t set v = v",),
+        first="insert into t values (66, 'b')",
+    ),
+    History(
         "a child joins and leaves its parent",
         (
             "create table c (primary key (id), z int default 4) inherits (t)",

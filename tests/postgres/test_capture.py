@@ -344,8 +344,8 @@ def test_quiet_on_what_is_not_captured(captured: Captured) -> None:
     statements = [
         "create temp table tmp (a int)", "alter table tmp add column b int", "drop table tmp",
         "create view public.v as select 1 as a", "create function public.f() returns int language sql as 'select 1'",
-        "create sequence public.s", "grant select on public.t to public", "create table cdc.own (a int)",
-        "alter table cdc.own add column b int", "drop table cdc.own", "truncate public.t",
+        "create sequence public.s", "grant select on public.t to public", "create table cdc.tick (a int)",
+        "alter table cdc.tick add column b int", "drop table cdc.tick", "truncate public.t",
     ]  # fmt: skip
     assert captured.ddl(*statements) == []
 

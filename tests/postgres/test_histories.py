@@ -6,6 +6,7 @@ All of them are played in one database. `tests/histories` has them, `tests/suppo
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +75,17 @@ def test_ddl_in_the_script_of_an_extension_is_captured(source: Config, tmp_path:
         play.run()
     assert not play.findings, "\n".join(play.findings)
     assert not play.counts["refused"] and not play.counts["stale"]
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_ddl_of_a_table_in_a_schema_of_the_server_or_of_capture_is_captured(source: Config, tmp_path: Path) -> None:
+    """Such a table is in no schema that is published: the server sends nothing of it."""
+    played = [history for history in ALL if re.search("is in (information_schema|the schema of capture)", history.name)]
+    with Play.of(played, source, tmp_path, "schemas") as play:
+        play.run()
+        stale = {s.table: s.reason for s in states.table_states(play.log.reading()) if s.state != states.State.OK}
+    assert not play.findings, "\n".join(play.findings)
+    assert len(played) == 3 and stale == {"h_0.t": "left the publication", "h_1.t": "left the publication"}
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
