@@ -27,7 +27,7 @@ begin
   end if;
   perform cdc.emit('capture_resumed', jsonb_build_object(
     'tag', 'RESUME',
-    'tables', to_jsonb(cdc.publishable()::int8[])
+    'tables', to_jsonb(cdc.touched(cdc.publishable(), '{}')::int8[])
   ));
   return true;
 end

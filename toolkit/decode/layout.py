@@ -13,6 +13,7 @@ from toolkit.values.table import SchemaVersion, TableVersion
 
 #: Name and columns, in attnum order, of the change log on the source.
 LOG_SCHEMA, LOG_NAME = "cdc", re.compile(r"change_log(_\d+)?")
+OWN_NAME = re.compile(r"change_log.*|settings|signing_key|tick")  # as cdc.is_own has them
 LOG_COLUMNS = ("part", "xid", "lsn", "relid", "op", "old", "new")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from toolkit.decode import ddl
 from toolkit.decode.ddl_message import APART_PREFIX, BEACON_PREFIX, DDL_PREFIX, DdlMessage, Rewrite, Verifier, read_ddl
-from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
+from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, OWN_NAME, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Message, Relation, Truncate
 from toolkit.decode.plan_state import PlanState
 from toolkit.decode.task import UNREAD, Binding
@@ -453,7 +453,8 @@ class Transaction:
             layouts.add(self._quarantine(index, message, reason) if unsent else log_binding(index, message), message)
             return
         version = self.planner.versions.get(relid)
-        if version is None and message.schema == LOG_SCHEMA:  # a publication for all tables sends the signing key too
+        if message.schema == LOG_SCHEMA and (version is None or OWN_NAME.fullmatch(message.name)):
+            # A publication for all tables sends the signing key too.
             layouts.add(Binding(index, relid, (), 0, None, kind=UNREAD), message)
             return
         binding = bind(index, message, version)
