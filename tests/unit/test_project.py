@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
+import yaml
 
-from toolkit.build import models, project
+from toolkit.build import dbt_run, models, project
 from toolkit.values.config import Config
-from toolkit.values.errors import LakeError
+from toolkit.values.errors import ConfigError, LakeError
+from toolkit.values.lsn import Lsn
 from toolkit.values.resources import FOLDER
 
 PLAN = Path("macros/plan/cdc_plan.sql")
@@ -181,3 +184,32 @@ def test_a_project_of_another_source_is_refused(config: Config) -> None:
     models.write(shop.lake_access, [], dbt=shop.dbt_project)
     (config.dbt_project.folder / "profiles.yml").unlink()
     models.write(config.lake_access, [], dbt=config.dbt_project)
+
+
+@pytest.mark.parametrize("given", [("--vars", "{since: 2026-01-01}"), ("--vars=since: 2026-01-01",), ()])
+def test_the_users_variables_reach_dbt_beside_the_lsn(
+    config: Config, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...]
+) -> None:
+    """dbt reads the last `--vars`, which was that of the LSN."""
+    read: list[list[str]] = []
+
+    def dbt(_: object, arguments: list[str]) -> tuple[None, list[object]]:
+        read.append(arguments)
+        return None, []
+
+    monkeypatch.setattr(dbt_run, "_dbt", dbt)
+    for as_of in (None, Lsn(0x10)):
+        dbt_run._invoke(
+            config.lake_access, ["run", *given, "--threads", "2"], lambda: None, as_of=as_of, dbt=config.dbt_project
+        )
+    users = {"since": date(2026, 1, 1)} if given else {}
+    for arguments, added in zip(read, ({}, {"as_of_lsn": "0/10"}), strict=True):
+        assert arguments[:3] == ["run", "--threads", "2"] and arguments.count("--vars") == 1
+        assert yaml.safe_load(arguments[arguments.index("--vars") + 1]) == users | added
+
+
+@pytest.mark.parametrize("given", ["{as_of_lsn: 0/1}", "[", "word", ""])
+def test_variables_that_the_toolkit_sets_are_refused(config: Config, given: str) -> None:
+    """`as_of_lsn` named tables with the newest rows after an earlier LSN."""
+    with pytest.raises(ConfigError, match="--vars of dbt: "):
+        dbt_run._invoke(config.lake_access, ["run", "--vars", given], lambda: None, dbt=config.dbt_project)

@@ -18,7 +18,7 @@ from toolkit.lake.proofs import differing_tables
 from toolkit.rawlog.plan import Layer
 from toolkit.rawlog.states import State, TableState, states_at
 from toolkit.values import progress
-from toolkit.values.errors import BuildFailed, UnknownTable
+from toolkit.values.errors import BuildFailed, ConfigError, UnknownTable
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.libraries import Library, load, preload
 from toolkit.values.lsn import Lsn
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: The status of a dbt node that did not succeed; dbt skips the nodes after it.
 _FAILED = ("error", "fail", "runtime error")
+#: dbt's variable with the LSN that is built.
+_AS_OF = "as_of_lsn"
 #: The most runs of dbt that a build uses to bring tables to the LSN of a DDL. Remaining tables are rebuilt.
 _PASSES = 3
 
@@ -231,12 +233,15 @@ def _invoke(
     project unreadable, or a hook of the user fails, dbt runs again without these files. The plans are shown again for
     this run.
     """
+    import yaml
+
     from toolkit.build import project
 
-    options = ["--profiles-dir", str(dbt.folder), "--log-path", str(access.work_dir / "dbt")]
-    options += ["--quiet", "--no-use-colors", "--log-level-file", "none"]
+    arguments, variables = _variables(arguments)
     if as_of is not None:
-        options += ["--vars", json.dumps({"as_of_lsn": str(as_of)})]
+        variables |= {_AS_OF: str(as_of)}
+    options = ["--profiles-dir", str(dbt.folder), "--log-path", str(access.work_dir / "dbt")]
+    options += ["--quiet", "--no-use-colors", "--log-level-file", "none", "--vars", yaml.safe_dump(variables)]
     exception, results = _dbt(access, [*arguments, "--project-dir", str(folder or dbt.folder), *options])
     own = [r for r in results if r.status in _FAILED and project.of_user(r.node)]
     own_failed = [f"{result.node.name}: {_line(result.message or 'no message')}" for result in own]
@@ -252,6 +257,33 @@ def _invoke(
     if exception is not None or any(r.status in _FAILED and r not in own for r in results):
         raise BuildFailed(_message(exception, results)) from None
     return results, tuple(own_failed)
+
+
+def _variables(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Take the user's variables out of the arguments of dbt, which reads only the last `--vars`.
+
+    Raises:
+        ConfigError: they are no variables, or have the one by which an earlier LSN is built.
+    """
+    import yaml
+
+    kept, given, words = [], "{}", iter(arguments)
+    for word in words:
+        if word == "--vars":
+            given = next(words, "")
+        elif word.startswith("--vars="):
+            given = word.removeprefix("--vars=")
+        else:
+            kept.append(word)
+    try:
+        found = yaml.safe_load(given)
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError("--vars of dbt: no variables were found in it; write them as '{name: value}'")
+    if _AS_OF in found:
+        raise ConfigError(f"--vars of dbt: {_AS_OF} would name tables of the newest LSN so; give --as-of-lsn instead")
+    return kept, found
 
 
 def _dbt(access: LakeAccess, arguments: list[str]) -> tuple[BaseException | None, list[Any]]:
