@@ -134,6 +134,7 @@ def test_what_is_the_users_is_found_wherever_dbt_reads(config: Config) -> None:
         write(folder / name, "x")
     assert project.own_files(folder) == []
     own = {"packages.yml", "snapshots/s.sql", "seeds/s.csv", "models/m.sql", "dbt_project.yml", "tests/t.sql"}
+    own |= {"models/current/mine.sql", "models/history/mine/history__m.sql"}  # `cdc models sync` writes none of these
     for name in own:
         write(folder / name, "x")
     assert {path.as_posix() for path in project.own_files(folder)} == own

@@ -194,7 +194,7 @@ def _shipped() -> dict[Path, bytes]:
 
 
 def _generated(path: Path) -> bool:
-    return path.parts[:2] in _GENERATED and path.name != ".gitkeep"
+    return path.parts[:-1] in _GENERATED and path.name.lstrip(".").startswith(f"{path.parts[1]}__")
 
 
 def _upgrade(folder: Path) -> tuple[int, list[Path]]:
