@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -214,3 +215,15 @@ def test_variables_that_the_toolkit_sets_are_refused(config: Config, given: str)
     """`as_of_lsn` named tables with the newest rows after an earlier LSN."""
     with pytest.raises(ConfigError, match="--vars of dbt: "):
         dbt_run._invoke(config.lake_access, ["run", "--vars", given], lambda: None, dbt=config.dbt_project)
+
+
+@pytest.mark.parametrize("status", ["error", "partial success", "success"])
+def test_a_model_of_the_users_of_which_a_batch_failed_is_named(
+    config: Config, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    """dbt calls it a partial success, and the build said nothing."""
+    node = SimpleNamespace(resource_type="model", name="mine", original_file_path="models/mine.sql")
+    result = SimpleNamespace(status=status, node=node, message="1 of 2 batches")
+    monkeypatch.setattr(dbt_run, "_dbt", lambda *_: (None, [result]))
+    _, failed = dbt_run._invoke(config.lake_access, ["run"], lambda: None, dbt=config.dbt_project)
+    assert failed == (() if status == "success" else ("mine: 1 of 2 batches",))

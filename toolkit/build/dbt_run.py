@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
 
 
-#: The status of a dbt node that did not succeed; dbt skips the nodes after it.
-_FAILED = ("error", "fail", "runtime error")
+#: The status of a dbt node that did not succeed, or of which some batches did not.
+_FAILED = ("error", "fail", "runtime error", "partial success")
 #: dbt's variable with the LSN that is built.
 _AS_OF = "as_of_lsn"
 #: The most runs of dbt that a build uses to bring tables to the LSN of a DDL. Remaining tables are rebuilt.
