@@ -13,6 +13,7 @@ import pytest
 
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Source, Table, column
+from toolkit.values.errors import BuildFailed
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
 
@@ -126,3 +127,17 @@ def test_dbt_does_not_ask_spark_for_each_table(built: Lake) -> None:
     _dbt(built, "run", log="debug")
     statements = (built.config.lake_access.work_dir / "log" / "dbt.log").read_text()
     assert "show tables in current" in statements and "describe extended" not in statements
+
+
+def test_views_of_the_log_are_not_made_empty(built: Lake) -> None:
+    """`--empty` put a query without rows into them, and later builds found no reason to make them again."""
+    source = Source()
+    source.baseline(Table(16384, "one", [column(1, "id", "bigint")], [1]), first=True)
+    built.append(source)
+    built.build()
+    views = ("ops.tables", "staging.batches")
+    before = [built.spark.table(view).count() for view in views]
+    assert all(before)
+    with pytest.raises(BuildFailed, match="--empty: the toolkit's views would show nothing of the log"):
+        built.build(dbt_args=["--empty"])
+    assert [built.spark.table(view).count() for view in views] == before

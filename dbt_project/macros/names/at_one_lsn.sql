@@ -7,10 +7,11 @@
   {% endfor %}
   {% if execute %}
     {# If two tables were proven under one name, the older proof is of a table that no longer has this name. #}
-    {% for row in cdc_rows("select relation, lsn, 's' || snapshot_id from " ~ proofs ~ " where relation is not null order by batch_id")
+    {% for row in cdc_rows("select relation, lsn, 's' || snapshot_id from " ~ proofs.render() ~ " where relation is not null order by batch_id")
         if row[0] in given %}
       {% do stands.update({row[0]: row[1] | int}) %}
-      {% do relations.update({row[0]: given[row[0]].incorporate(path={'schema': cdc_namespace('current')}) ~ " version as of " ~ row[2][1:]}) %}
+      {% set rows = given[row[0]].incorporate(path={'schema': cdc_namespace('current')}).render() ~ " version as of " ~ row[2][1:] %}
+      {% do relations.update({row[0]: '(select * from ' ~ rows ~ ' where false)' if flags.EMPTY else rows}) %}
     {% endfor %}
     {% set newest = stands.values() | max %}
     {% set behind = [] %}
