@@ -328,6 +328,7 @@ def test_a_scope_that_cannot_be_is_refused_before_anything_is_copied(config: Con
         ("public.a", copy.Scope(partition="public.b"), r"public\.a: it has no partitions of its own"),
         ("public.bag", copy.Scope(rows=({"v": "1"},)), r"its rows have no key.* `cdc repair public\.bag`"),
         ("public.a", copy.Scope(rows=({"id": "1"}, {"x": "1"})), r"public\.a: its rows are named by id, not by x"),
+        ("public.a", copy.Scope(rows=()), r"public\.a: its rows are named by id, not by nothing"),
     ):
         with pytest.raises(ConfigError, match=message):
             commands.repair(config, [table], scope=scope)

@@ -331,7 +331,7 @@ def _keys(table: TableVersion, rows: Sequence[Mapping[str, str]]) -> tuple[tuple
     """Return the named keys, each once, as texts in the order of the key's columns."""
     names = {c.attnum: c.name for c in table.columns}
     key = [names[attnum] for attnum in table.key_attnums]
-    for row in rows:
+    for row in rows or ({},):  # without keys, a copy would read the whole table
         if sorted(row) != sorted(key):
             raise ConfigError(
                 f"repairing {table.identifier}: its rows are named by {', '.join(key)}, not by"
