@@ -295,6 +295,7 @@ def states() -> str:
         2: "Wrong usage: an option, an argument or `cdc.toml`.",
         3: "A parity difference, or a stale table.",
         4: "Another runner has the lease.",
+        129: "Ended by SIGHUP: the terminal was closed. `cdc status` and `[notify]` report it.",
         130: "Interrupted. Nothing half-done remains; run the command again.",
         143: "Ended by SIGTERM, for example at a schedule's limit of time. `cdc status` and `[notify]` report it.",
     }

@@ -322,20 +322,32 @@ def test_a_byte_order_mark_is_no_part_of_a_migration(tmp_path: Path, monkeypatch
     assert read == ["drop table t;"]
 
 
-def test_a_command_that_a_scheduler_ends_is_remembered_and_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_a_scheduler_or_a_closed_terminal_ends_is_remembered_and_reported(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     """A run that met its limit of time each night left the last one that had succeeded as the last run."""
     process = _start(tmp_path, _DRAINING)
     script = f"import sys; open({str(tmp_path / 'noticed')!r}, 'w').write(sys.stdin.read())"
     with (tmp_path / "cdc.toml").open("a", encoding="utf-8") as config:
         config.write(f"[notify]\ncommand = {json.dumps([sys.executable, '-c', script])}\n")
     assert process.stdout is not None and process.stdout.readline() == "draining\n"
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (-signal.SIGTERM, f"cdc: {INTERRUPTED}\n")
+    assert (process.returncode, err) == (-number, f"cdc: {INTERRUPTED}\n")
     (remembered,) = last_run.last_runs(Config(root=tmp_path).lake_access)
-    assert (remembered.command, remembered.exit_code) == ("drain", 143)
-    assert (remembered.problem or "").startswith("SIGTERM: interrupted")
-    assert json.loads((tmp_path / "noticed").read_text(encoding="utf-8"))["exit_code"] == 143
+    assert (remembered.command, remembered.exit_code) == ("drain", 128 + number)
+    assert (remembered.problem or "").startswith(f"{number.name}: interrupted")
+    assert json.loads((tmp_path / "noticed").read_text(encoding="utf-8"))["exit_code"] == 128 + number
+
+
+def test_a_command_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    ignored = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+    process = _start(tmp_path, ignored + _DRAINING.replace("sleep(60)", "sleep(2)"))
+    assert process.stdout is not None and process.stdout.readline() == "draining\n"
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != -signal.SIGHUP and INTERRUPTED not in err
 
 
 def test_a_key_that_names_a_column_twice_is_refused() -> None:

@@ -1,7 +1,7 @@
 """Provide what all commands share: their options, the rendering of results, and exit codes.
 
-Exit codes: 0 success, 1 failure, 2 wrong usage, 3 parity difference or stale table, 4 lease held, 130 interrupted, 143
-ended by SIGTERM.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 parity difference or stale table, 4 lease held, 130 interrupted, 129
+ended by SIGHUP, 143 by SIGTERM.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 NOT_PROVEN = 3
-TERMINATED = 128 + signal.SIGTERM
+#: Exit codes of commands that another program has ended: no person has seen it.
+_ENDED = {128 + number: number for number in (signal.SIGHUP, signal.SIGTERM)}
 _PACKAGE = Path(__file__).parent.parent
 
 
@@ -141,8 +142,9 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
             code = _run(Context(config_path, output_format, verbose), function, arguments)
         finally:
             os.umask(umask)
-        if code == TERMINATED and threading.current_thread() is threading.main_thread():
-            signal.raise_signal(signal.SIGTERM)  # ends the process as its parent expects it
+        if code in _ENDED and threading.current_thread() is threading.main_thread():
+            signal.signal(_ENDED[code], signal.SIG_DFL)
+            signal.raise_signal(_ENDED[code])  # ends the process as its parent expects it
         sys.exit(code)
 
     return run
@@ -172,8 +174,8 @@ def _run(context: Context, function: Callable[..., int | None], arguments: dict[
         logging.disable(logging.NOTSET)
         log_setup.report_problem(INTERRUPTED)
         code = 128 + interrupted.came
-        if code == TERMINATED and function.__name__ in _NOTIFIED:  # by a scheduler: no person has seen it
-            _conclude(context, function.__name__, _End(code, (f"SIGTERM: {INTERRUPTED}",)))
+        if code in _ENDED and function.__name__ in _NOTIFIED:
+            _conclude(context, function.__name__, _End(code, (f"{_ENDED[code].name}: {INTERRUPTED}",)))
     return code
 
 

@@ -1,4 +1,4 @@
-"""Stop a command at Ctrl-C or SIGTERM: at a safe point, and silently but for one line."""
+"""Stop a command at Ctrl-C, SIGTERM or SIGHUP: at a safe point, and silently but for one line."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import sys
 import threading
 from types import FrameType
 
-#: What the signals do once one of them has come.
-_AFTERWARDS = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_DFL}
+#: What the signals do once one of them has come. A closed terminal sends SIGHUP, and so does the shell that it ends.
+_AFTERWARDS = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_IGN}
 
 
 class Interrupt:
-    """While it is entered, the first Ctrl-C or SIGTERM stops the command, and errors of other threads are not shown.
+    """While it is entered, the first of these signals stops the command, and errors of other threads are not shown.
 
     A library between here and there may turn the KeyboardInterrupt into an error of its own, so `came` counts: the
-    number of the signal. A second SIGTERM ends the process at once.
+    number of the signal. A second SIGTERM ends the process at once. A signal that the caller ignores stays ignored, as
+    SIGHUP under `nohup`.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,8 @@ class Interrupt:
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self.before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+            caught = [number for number in _AFTERWARDS if signal.getsignal(number) != signal.SIG_IGN]
+            self.before = {number: signal.signal(number, self._stop) for number in caught}
 
     def __exit__(self, *_: object) -> None:
         if threading.current_thread() is threading.main_thread():
