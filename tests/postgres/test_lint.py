@@ -227,6 +227,25 @@ def test_a_scratch_database_has_the_schema_of_the_source(
         assert admin.execute("select from pg_roles where rolname ~ 'lint'").fetchall() == []
 
 
+def test_a_killed_lint_leaves_nothing_that_the_next_one_does_not_drop(
+    scratch: EmbeddedServer, source: Config, conn: Connection, lint: Lint
+) -> None:
+    """What another one still uses stays."""
+    killed, works = "cdc_lint_0123456789ab", "cdc_lint_ba9876543210"
+    with (
+        psycopg.connect(scratch.conninfo(), autocommit=True) as admin,
+        psycopg.connect(scratch.conninfo(), application_name=works),
+    ):
+        for name in (killed, works):
+            admin.execute(f"create role {name}".encode())
+            admin.execute(f"create database {name} owner {name}".encode())
+        lint(source, "select 1")
+        for found in ("select datname from pg_database where datname", "select rolname from pg_roles where rolname"):
+            assert admin.execute(f"{found} ~ 'lint'".encode()).fetchall() == [(works,)]
+        admin.execute(f"drop database {works}".encode())
+        admin.execute(f"drop role {works}".encode())
+
+
 def test_a_script_reaches_neither_the_source_nor_a_program(
     pg: EmbeddedServer, scratch: EmbeddedServer, source: Config, conn: Connection, lint: Lint, tmp_path: Path
 ) -> None:

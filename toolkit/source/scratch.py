@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from toolkit.source import catalog, drain_mode, install
-from toolkit.source.connection import Connection, connect, one_line, secret_parameters
+from toolkit.source.connection import APPLICATION_NAME, Connection, connect, one_line, secret_parameters
 from toolkit.values import progress
 from toolkit.values.capture_rules import CaptureRules, SourceConfig
 from toolkit.values.config import DdlConfig
@@ -29,6 +29,12 @@ _DUMP = (
     *("--format=custom", "--schema-only", "--no-owner", "--no-privileges", "--no-subscriptions", "--no-tablespaces"),
     *("--no-security-labels", "--exclude-schema=cdc", f"--lock-wait-timeout={_LOCK_WAIT}"),
 )
+
+#: Scratch databases of commands that were killed. The session of a command that still works has the name of its own.
+_LEFT = """
+select r.rolname::text from pg_catalog.pg_roles as r where r.rolname ~ '^cdc_lint_[0-9a-f]{12}$'
+and not exists (select from pg_catalog.pg_stat_activity as a where a.application_name = r.rolname)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,8 @@ def make_scratch(
 ) -> Iterator[str]:
     """Create a database and a role without rights on another server, copy the schema, and drop both at the end.
 
+    What a killed command has left there is dropped first.
+
     Args:
         rules: the source and its tables.
         origin: what `read_origin` returned.
@@ -80,11 +88,13 @@ def make_scratch(
     """
     name, password = f"cdc_lint_{secrets.token_hex(6)}", secrets.token_urlsafe(24)
     role = sql.Identifier(name)
-    with _connect(admin, "cannot connect to the scratch server") as conn:
+    with _connect(admin, "cannot connect to the scratch server", name) as conn:
         if _server(conn) == origin.server:
             raise ConfigError("the scratch server is the server of the source; name another one")
         if not catalog.is_superuser(conn):
             raise ConfigError(f"role {conn.info.user!r} of the scratch server cannot set it up; name a superuser")
+        for (left,) in conn.execute(_LEFT).fetchall():
+            _drop(conn, left)
         secret = conn.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
         try:
             conn.execute(sql.SQL("create role {} login password {}").format(role, sql.Literal(secret)))
@@ -101,8 +111,12 @@ def make_scratch(
                 _install(rules, inside, name, by_ticks=origin.by_ticks, ddl=ddl)
             yield conninfo
         finally:
-            conn.execute(sql.SQL("drop database if exists {} with (force)").format(role))
-            conn.execute(sql.SQL("drop role if exists {}").format(role))
+            _drop(conn, name)
+
+
+def _drop(conn: Connection, name: str) -> None:
+    for what in ("drop database if exists {} with (force)", "drop role if exists {}"):
+        conn.execute(sql.SQL(what).format(sql.Identifier(name)))
 
 
 def require_scratch(source: SourceConfig, conn: psycopg.Connection) -> None:
@@ -126,11 +140,9 @@ def require_scratch(source: SourceConfig, conn: psycopg.Connection) -> None:
         )
 
 
-def _connect(conninfo: str, what: str) -> Connection:
+def _connect(conninfo: str, what: str, name: str = APPLICATION_NAME) -> Connection:
     try:
-        return psycopg.connect(
-            make_conninfo(conninfo, application_name="cdc-toolkit", client_encoding="UTF8"), autocommit=True
-        )
+        return psycopg.connect(make_conninfo(conninfo, application_name=name, client_encoding="UTF8"), autocommit=True)
     except psycopg.ProgrammingError:
         raise ConfigError(
             f"{what}: malformed conninfo, expected key=value pairs or a postgresql:// URI"
