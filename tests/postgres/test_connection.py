@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -62,6 +63,25 @@ def test_user_options_are_kept(source: Config) -> None:
     with connect(Config(source=SourceConfig(conninfo=given)).source) as conn:
         row = conn.execute("select current_setting('work_mem'), current_setting('DateStyle')").fetchone()
         assert row == ("7MB", "ISO, DMY")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_a_service_file_says_is_kept(
+    source: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """Its options and limits were left out: with `options=-c role=...`, a session ran as another role."""
+    file = tmp_path / "services"
+    file.write_text("[shop]\noptions=-c work_mem=7MB -c DateStyle=German\nconnect_timeout=3\n", encoding="utf-8")
+    monkeypatch.setenv("PGSERVICEFILE", str(file))
+    given = source.source.conninfo
+    if named:
+        given = make_conninfo(given, service="shop")
+    else:
+        monkeypatch.setenv("PGSERVICE", "shop")
+    with connect(Config(source=SourceConfig(conninfo=given)).source) as conn:
+        row = conn.execute("select current_setting('work_mem'), current_setting('DateStyle')").fetchone()
+        assert row == ("7MB", "ISO, DMY")
+        assert conn.info.get_parameters()["connect_timeout"] == "3"
 
 
 @pytest.mark.parametrize(

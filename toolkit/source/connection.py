@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import psycopg
@@ -12,6 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import ConfigError, PreflightFailed, SourceUnavailable
+from toolkit.values.process_env import environment
 from toolkit.values.resources import load
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -96,12 +96,12 @@ def pinned_conninfo(source: SourceConfig, *, replication: bool = False, server: 
     Raises:
         ConfigError: malformed conninfo.
     """
-    given = _parse(source, server)
+    given = _resolved(_parse(source, server))
     options = " ".join(
         part
         for part in (
             *(f"-c tcp_{name}={value}" for name, value in _PROBES.items()),  # first: configured values override them
-            str(given.get("options") or os.environ.get("PGOPTIONS", "")),
+            given.get("options", ""),
             # Last: later values win. The slot decides whose settings of several lakes the functions of capture read.
             *(f"-c {name}={_escape(value)}" for name, value in (*PINNED, ("cdc.slot", source.slot))),
         )
@@ -112,12 +112,19 @@ def pinned_conninfo(source: SourceConfig, *, replication: bool = False, server: 
         "client_encoding": "UTF8",
         "application_name": APPLICATION_NAME,
     }
-    if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
+    if "connect_timeout" not in given:
         extra["connect_timeout"] = _CONNECT_SECONDS
     extra |= {name: value for name, value in (_PROBES | _UNACKNOWLEDGED).items() if name not in given}
     if replication:
         extra["replication"] = "database"
     return make_conninfo(source.conninfo, **extra)
+
+
+def _resolved(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters of a conninfo, and those that libpq adds from its service and from the environment."""
+    with environment({"PGSERVICE": given["service"]} if given.get("service") else {}):
+        added = psycopg.pq.Conninfo.get_defaults()
+    return {one.keyword.decode(): one.val.decode() for one in added if one.val is not None} | dict(given)
 
 
 def passwords_in(source: SourceConfig) -> tuple[str, ...]:
