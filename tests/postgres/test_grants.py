@@ -113,3 +113,24 @@ def test_row_6_another_drainer_takes_the_rights_of_the_first(installed: Roles) -
     may = "select has_table_privilege(%s, 'shop.orders', 'select'), has_schema_privilege(%s, 'cdc', 'usage')"
     first = installed.drainer.source.drainer
     assert installed.admin.execute(may, [first, first]).fetchone() == (False, False)
+
+
+@mostly_one_server
+def test_row_6_a_lake_with_another_slot_takes_the_rights_that_it_gave_before(installed: Roles) -> None:
+    """The record of what was granted was lost: a drainer could read tables that are not captured for ever."""
+    first, second = installed.drainer.source.drainer, installed.reader.source.reader
+    slot = installed.installer.source.slot
+    installed.sql(f"alter role {second} replication")
+    names = ["shop.orders", "shop.events", "shop.events_1"]
+    may = "select t from unnest(%s::text[]) as t where has_table_privilege(%s, t, 'select')"
+    other = installed.capturing(slot=f"{slot}_other", tables=("shop.orders",), exclude=())
+    commands.init(other.installer, new_generation=True)
+    assert installed.admin.execute(may, [names, first]).fetchall() == [("shop.orders",)]
+    third = other.capturing(slot=f"{slot}_third", drainer=second, reader="")
+    commands.init(third.installer, new_generation=True)
+    installed.sql(f"select pg_drop_replication_slot(s) from unnest(array['{slot}', '{slot}_other']) as s")
+    assert installed.admin.execute(may, [names, first]).fetchall() == []
+    schema = "select has_schema_privilege(r, 'cdc', 'usage') from unnest(%s::text[]) as r"
+    assert installed.admin.execute(schema, [[first, second]]).fetchall() == [(False,), (True,)]
+    commands.uninstall(third.installer)
+    assert installed.admin.execute(may, [names, second]).fetchall() == []

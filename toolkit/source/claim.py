@@ -40,7 +40,8 @@ def database_of(conn: Connection) -> str:
 def write_claim(conn: Connection, claim: Claim) -> None:
     """Record the lake that captures the source from now on.
 
-    Settings are dropped of another slot that it had before, and of lakes that read no slot any more.
+    Settings are dropped of another slot that it had before, and of lakes that read no slot any more, with the rights of
+    their roles that no other lake has granted. The caller has opened a transaction.
     """
     conn.execute(
         "insert into cdc.settings (slot, name, value) values (%s, 'lake', pg_catalog.convert_to(%s, 'UTF8'))"
@@ -48,15 +49,20 @@ def write_claim(conn: Connection, claim: Claim) -> None:
         " where settings.value is distinct from excluded.value",
         [claim.slot, json.dumps(asdict(claim))],
     )
-    for left in claims(conn):
-        if left.slot != claim.slot and (left.lake == claim.lake or not _in_use(conn, left)):
-            conn.execute(
-                "insert into cdc.settings (slot, name, value) select %s, s.name, s.value from cdc.settings as s"
-                " where s.slot = %s and (s.name in ('made', 'granted') or s.name like 'granted %%')"
-                " on conflict (slot, name) do nothing",
-                [claim.slot, left.slot],
-            )
-            conn.execute("delete from cdc.settings where slot = %s", [left.slot])
+    others = [other for other in claims(conn) if other.slot != claim.slot]
+    gone = [other.slot for other in others if other.lake == claim.lake or not _in_use(conn, other)]
+    for left in gone:
+        conn.execute(
+            "insert into cdc.settings (slot, name, value) select %s, s.name, s.value from cdc.settings as s"
+            " where s.slot = %s and s.name = 'made' on conflict (slot, name) do nothing",
+            [claim.slot, left],
+        )
+        conn.execute("select pg_catalog.set_config('cdc.slot', %s, true)", [left])
+        conn.execute("select cdc.withdraw('{}')")
+        conn.execute("select pg_catalog.set_config('cdc.slot', %s, true)", [claim.slot])
+        conn.execute("delete from cdc.settings where slot = %s", [left])
+    if gone:
+        conn.execute("select cdc.admit()")
 
 
 def has_slot(conn: Connection, source: SourceConfig) -> bool:
