@@ -49,6 +49,13 @@ def test_a_green_report_meets_the_suite(tmp_path: Path) -> None:
     assert any("identical" in page.read_text(encoding="utf-8") for page in pages)
 
 
+def test_the_data_docs_are_beside_a_lake_whose_path_has_a_dollar_sign(tmp_path: Path) -> None:
+    """`$x` ended each check, and `$HOME` was another folder."""
+    docs = tmp_path / "shop$x $HOME" / "docs"
+    assert expectations.run(CheckReport(Lsn(0x1000), (OK,)), docs)
+    assert (docs / "index.html").is_file()
+
+
 _A_CHECK = """
 import sys
 from pathlib import Path

@@ -111,12 +111,13 @@ def _run(report: CheckReport, docs: Path, published_rows: PublishedRows, limits:
     own = DataContextConfig(store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False))
     context = gx.get_context(mode="ephemeral", project_config=own)
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    folder = str(docs).replace("$", r"\$")  # the library reads $NAME as a variable of the environment
     context.add_data_docs_site(
         "parity",
         {
             "class_name": "SiteBuilder",
             "show_how_to_buttons": False,
-            "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(docs)},
+            "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": folder},
             "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
         },
     )
