@@ -40,6 +40,7 @@ _GS = "warehouse = 'gs://lake/w'\n[lake.properties]\n"
         ),
         ("uri = 'jdbc:postgresql://x/y?password=pl4nted&reWrite=1'", "parameter 'reWrite' does not mean the same"),
         ("uri = 'jdbc:mysql://x/y?password=pl4nted'", "a catalog jdbc:mysql: is not supported; expected jdbc:sqlite:"),
+        ("uri = 'jdbc:sqlite:lake/catalog.db?journal_mode=WAL'", "a catalog in a file has no parameters"),
         ("uri = 'lake/catalog.db'", "a catalog without a scheme is not supported"),
         ("type = 'rest'", "not the address of a REST catalog; expected http"),
         ("type = 'rest'\nuri = 'https://u:pl4nted@x/y'", r"not in its address; put them into \[lake.properties\]"),

@@ -89,7 +89,10 @@ def require_catalog(kind: CatalogKind, uri: str) -> None:
             raise ValueError("credentials of a REST catalog are not in its address; put them into [lake.properties]")
     elif uri.startswith(POSTGRES):
         read_postgres(uri)
-    elif not uri.startswith(SQLITE):
+    elif uri.startswith(SQLITE):
+        if "?" in uri:  # Spark's driver takes off the parameters that it knows, and opens another file than the toolkit
+            raise ValueError(f"a catalog in a file has no parameters; expected {SQLITE}<path>")
+    else:
         found = re.match(r"jdbc:\w+:|\w+:", uri)
         raise ValueError(
             f"a catalog {found[0] if found else 'without a scheme'} is not supported; expected {SQLITE}<path> or"
