@@ -101,8 +101,8 @@ class Shop:
         assert last is not None
         at, number = last.complete_to, last.batch_id + 1
         event = Event(
-            batch_id=number, generation=1, commit_lsn=at, ordinal=1, end_lsn=at + 1, kind="schema", origin="slot",
-            relid=shape["relid"], schema_id=7 + number, payload=json.dumps(shape),
+            batch_id=number, generation=last.generation, commit_lsn=at, ordinal=1, end_lsn=at + 1, kind="schema",
+            origin="slot", relid=shape["relid"], schema_id=7 + number, payload=json.dumps(shape),
         )  # fmt: skip
         ledger.append_empty(replace(last, batch_id=number, from_lsn=at, complete_to=Lsn(at + 1)), [event])
 
@@ -365,6 +365,24 @@ def test_a_difference_of_an_earlier_generation_is_none_of_the_new_log(shop: Shop
     assert proofs.differing_tables(access, ledger_of(shop.config)) == {TABLES["a"]: (Lsn(0x800), Lsn(0x900))}
     copied(2, 0x700)
     assert proofs.differing_tables(access, ledger_of(shop.config)) == {}
+
+
+def test_no_table_of_a_new_generation_is_taken_for_an_earlier_one_with_its_relid(shop: Shop) -> None:
+    """A database that was dumped and restored gives its tables other relids."""
+    shop.build(1)
+    shop.publish()
+    ledger = ledger_of(shop.config)
+    last = ledger.last()
+    assert last is not None
+    ledger.append_empty(replace(last, batch_id=2, generation=2), [])
+    shop.create("c", TABLES["a"])
+    shop.create("b", 16403)
+    with pytest.raises(NotProven, match=r"public\.c \(never\)"):
+        rows_at_lsn.at_one_lsn(lake_of(shop.config), shop.spark, ["c"])
+    commands.publish(shop.config, replace(shop.report(c="different"), batch_id=2))
+    assert published.published(shop.config.lake_access).keys() == {"public.b"}
+    commands.publish(shop.config, replace(shop.report(), batch_id=2))
+    assert shop.seen() == (1, 16403)
 
 
 def test_a_check_that_counted_no_orphans_forgets_none(shop: Shop) -> None:

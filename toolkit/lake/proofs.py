@@ -118,8 +118,10 @@ def at_one_lsn(ledger: Ledger, spark: SparkSession, tables: Sequence[TableVersio
 
     versions = list(tables) or list(live_tables(ledger))
     # One table snapshot comes from one check. In an upgraded lake, rows have no relation until a check writes them
-    # again.
-    rows = {row["relid"]: row for row in scan(ledger.access, ledger.access.names.proofs) if row.get("relation")}
+    # again. Those of an earlier generation may be of another table with the same relid.
+    last, found = ledger.last(), scan(ledger.access, ledger.access.names.proofs)
+    generation = None if last is None else last.generation
+    rows = {r["relid"]: r for r in found if r.get("relation") and generation_of(r.get("tag")) == generation}
     stands = {v.identifier: (rows.get(v.relid) or {}).get("lsn") for v in versions}
     lsns = {lsn for lsn in stands.values() if lsn is not None}
     newest = max(lsns, default=None)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
-from toolkit.lake.proofs import PROVEN, proofs_by_name, shown_sql
+from toolkit.lake.proofs import PROVEN, generation_of, proofs_by_name, shown_sql
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
 from toolkit.values.names import quote_spark
@@ -49,7 +49,8 @@ def follow(access: LakeAccess, spark: SparkSession, now: datetime, *, threads: i
     wanted = proofs_by_name(access)
     for _ in in_threads(lambda item: _show(access, spark, *item), wanted.items(), threads):
         pass
-    renamed = {str(row["relid"]): row for row in wanted.values()}
+    # In another generation, another table may have the relid.
+    renamed = {(str(row["relid"]), generation_of(row["tag"])): row for row in wanted.values()}
     for name in set(reads.tables(access, access.names.published, "VIEW")) - wanted.keys():
         known = reads.properties(access, f"{access.names.published}.{name}")
         if "cdc.relid" not in known:  # the toolkit did not create the view
@@ -57,7 +58,7 @@ def follow(access: LakeAccess, spark: SparkSession, now: datetime, *, threads: i
         since = datetime.fromisoformat(known.get(DEPRECATED, now.isoformat()))
         last: dict[str, Any] = {"relid": known["cdc.relid"], "tag": known[TAG], "relation": known.get(READ, name)}
         last["snapshot_id"] = reads.tags(access, f"{access.names.current}.{last['relation']}").get(last["tag"])
-        row = renamed.get(known["cdc.relid"], last)
+        row = renamed.get((known["cdc.relid"], generation_of(known[TAG])), last)
         if now - since >= timedelta(days=deprecated_days) or row["snapshot_id"] is None:
             spark.sql(f"DROP VIEW {access.names.published}.{quote_spark(name)}")
             continue

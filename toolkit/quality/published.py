@@ -69,7 +69,8 @@ def publish(
     names = lake.access.names
     base = reads.snapshot_id(lake.access, names.proofs)
     empty = dict.fromkeys(check_results.columns(names.proofs))  # a lake of an older version lacks some of them
-    before = {relid: empty | row for relid, row in proofs(lake.access, base).items()} if base is not None else {}
+    found = proofs(lake.access, base) if base is not None else {}
+    before = {r: empty | row for r, row in found.items() if not _of_another(row, tables.get(r), generation)}
     now = at or datetime.now(UTC)
     after: dict[int, dict[str, Any]] = {}
     moved: list[str] = []
@@ -150,6 +151,12 @@ def _generation(ledger: Ledger, report: CheckReport) -> int:
     last = ledger.last()
     compared = (b.generation for b in ledger.batches() if b.batch_id == report.batch_id)
     return next(compared, last.generation if last is not None else 1)
+
+
+def _of_another(row: Mapping[str, Any], table: TableVersion | None, generation: int) -> bool:
+    """Return whether a row of an earlier generation is of another table than the one with its relid now."""
+    of = row.get("generation") or generation_of(row.get("tag"))
+    return table is not None and of not in (None, generation) and row["table"] != table.identifier
 
 
 def _newer(known: Mapping[str, Any], generation: int, lsn: Lsn) -> bool:
