@@ -1,7 +1,8 @@
 """The toolkit's plugin for dbt. Every run of dbt imports the installed modules whose names start with `dbt_`.
 
 So a plain `dbt run` decides by the same rules as `cdc build`, and replaces tables as it does: only as the run has found
-them. Projects of others get methods of the adapter that they do not call. Nothing of the toolkit is imported before.
+them. No run with the toolkit's profile sends a commit twice. Projects of others get methods of the adapter that they do
+not call. Nothing of the toolkit is imported before.
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ def _extended(adapter: Any) -> Any:
     from dbt.adapters.base.meta import available
 
     class SparkAdapter(adapter):  # type: ignore[misc]  # dbt finds parts by the name of this class
+        def execute(self, *args: Any, **named: Any) -> Any:
+            """Run a statement. Before the first one, forbid the catalog of the toolkit's lake to repeat commits."""
+            if self.config.profile_name == "cdc" and not getattr(self, "_cdc_forbidden", False):
+                self._cdc_forbidden = True
+                _, found = super().execute("select current_catalog()", fetch=True)  # the session exists after it
+                _forbid_repeated_commits(found.rows[0][0])
+            return super().execute(*args, **named)
+
         @available  # type: ignore[untyped-decorator]
         def cdc_decide(
             self, plan: Mapping[str, Any], target: Mapping[str, Any], news: Mapping[str, Any] | None = None
@@ -74,3 +83,13 @@ def _extended(adapter: Any) -> Any:
                 raise DbtRuntimeError(str(error)) from error
 
     return SparkAdapter
+
+
+def _forbid_repeated_commits(catalog: str) -> None:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from toolkit.lake.lake_catalog import forbid_repeated_commits
+
+    if SparkContext._active_spark_context is not None:  # dbt runs Spark itself
+        forbid_repeated_commits(SparkSession.builder.getOrCreate(), catalog)

@@ -151,20 +151,21 @@ def jars_of(access: LakeAccess) -> dict[str, str]:
     return jars.settings_for(*needed, *object_store.jars(access.warehouse))
 
 
-def forbid_repeated_commits(spark: SparkSession, access: LakeAccess) -> None:
+def forbid_repeated_commits(spark: SparkSession, name: str) -> None:
     """Let Spark's catalog in a database fail where the answer to a statement was lost, not send the statement again.
 
     The commit may have landed. The repeated one is then refused, for the catalog names another metadata file, and
     Iceberg deletes the files of a commit that was refused: the table would name files that are gone. Of a commit that
     failed in another way it deletes nothing. A statement that was never sent, or was rolled back, is still repeated.
     """
-    if access.lake.type != CatalogKind.JDBC or _embedded(access):
+    kind, uri = (spark.conf.get(f"spark.sql.catalog.{name}.{key}", "") for key in ("type", "uri"))
+    if kind != CatalogKind.JDBC or str(uri).startswith(SQLITE):
         return
-    catalog = spark._jsparkSession.sessionState().catalogManager().catalog(access.lake.catalog).icebergCatalog()
+    catalog = spark._jsparkSession.sessionState().catalogManager().catalog(name).icebergCatalog()
     if catalog.getClass().getSimpleName() == "CachingCatalog":
         catalog = _field(catalog, "catalog")
     repeated = _field(_field(catalog, "connections"), "retryableStatusCodes")
-    for state in _UNKNOWN:
+    for state in filter(repeated.contains, _UNKNOWN):  # another run in this JVM may have removed them
         repeated.remove(state)
 
 

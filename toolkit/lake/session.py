@@ -128,7 +128,7 @@ def session(access: LakeAccess) -> SparkSession:
                 return shared
             require_writable(access)
             shared = _configured(shared, settings)
-            forbid_repeated_commits(shared, access)
+            forbid_repeated_commits(shared, access.lake.catalog)
             _make_default(shared)
         else:
             cluster.require_secured(access)
@@ -152,7 +152,7 @@ def own_session(access: LakeAccess) -> SparkSession:
         if "own" not in _current:
             fresh = _configured(shared, spark_settings(access))
             fresh.conf.set("spark.sql.ansi.enabled", "true")
-            forbid_repeated_commits(fresh, access)
+            forbid_repeated_commits(fresh, access.lake.catalog)
             _current["own"] = fresh
         own: SparkSession = _current["own"]
         return own
@@ -256,7 +256,7 @@ def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
             with ThreadPoolExecutor(1) as thread:
                 context = thread.submit(SparkContext, conf=conf, gateway=gateway).result()
             started = SparkSession(context, options=dict(settings))
-            forbid_repeated_commits(started, access)
+            forbid_repeated_commits(started, access.lake.catalog)
             if cluster.is_cluster(access):
                 cluster.require_fit(started, access)
             return started
