@@ -98,20 +98,10 @@ class Play:
         cls, histories: Sequence[History], source: Config, directory: Path, way: str, around: str = "alone"
     ) -> Iterator[Play]:
         """Run what the histories begin with, then install capture and copy every table."""
-        chosen = WAYS[way]
-        config, findings = chosen.config(source), list[str]()
-        for number, history in enumerate(histories):
-            findings += _run(config, number, history, history.setup, "setup")
-        with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
-            if chosen.publication:
-                conn.execute(chosen.publication.encode())
-        with Log.started(_accepted(config), directory) as log:
+        with set_up(histories, source, way) as (config, findings), Log.started(config, directory) as log:
             play = cls(log, histories, around)
             play.findings += findings
-            try:
-                yield play
-            finally:
-                _forget_origin(config)
+            yield play
 
     def run(self) -> None:
         """Play the histories, with a look at the log after each part of them."""
@@ -182,7 +172,7 @@ class Play:
             if part == "changes":
                 pairs = ((one,) if one is not None else history.changes for one in self.around)
                 statements = [one.replace("{first}", history.first) for one in itertools.chain.from_iterable(pairs)]
-            found = _run(self.log.config, number, history, statements, part, partial(self._note, number))
+            found = run(self.log.config, number, history, statements, part, partial(self._note, number))
             if self.around == AROUND["alone"]:
                 self.findings += found
             self.counts["refused"] += len(found)
@@ -208,7 +198,23 @@ class Play:
         return self.histories[int(re.sub(r"\D", "", schema))]
 
 
-def _run(
+@contextmanager
+def set_up(histories: Sequence[History], source: Config, way: str) -> Iterator[tuple[Config, list[str]]]:
+    """Run what the histories begin with; give the configuration to capture them, and what failed."""
+    chosen, findings = WAYS[way], list[str]()
+    config = chosen.config(source)
+    for number, history in enumerate(histories):
+        findings += run(config, number, history, history.setup, "setup")
+    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
+        if chosen.publication:
+            conn.execute(chosen.publication.encode())
+    try:
+        yield _accepted(config), findings
+    finally:
+        _forget_origin(config)
+
+
+def run(
     config: Config,
     number: int,
     history: History,
@@ -251,4 +257,4 @@ def _forget_origin(config: Config) -> None:
         )
 
 
-__all__ = ["AROUND", "WAYS", "Play"]
+__all__ = ["AROUND", "WAYS", "Play", "run", "set_up"]
