@@ -230,6 +230,10 @@ run()
 """
 
 
+#: The tests themselves may run under nohup.
+_AT_A_TERMINAL = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+
+
 def _start(folder: Path, code: str) -> subprocess.Popen[str]:
     (folder / "cdc.toml").write_text('[source]\nconninfo = "host=127.0.0.1 port=1 dbname=x"\n', encoding="utf-8")
     return subprocess.Popen(
@@ -327,7 +331,7 @@ def test_a_command_that_a_scheduler_or_a_closed_terminal_ends_is_remembered_and_
     tmp_path: Path, number: signal.Signals
 ) -> None:
     """A run that met its limit of time each night left the last one that had succeeded as the last run."""
-    process = _start(tmp_path, _DRAINING)
+    process = _start(tmp_path, _AT_A_TERMINAL + _DRAINING)
     script = f"import sys; open({str(tmp_path / 'noticed')!r}, 'w').write(sys.stdin.read())"
     with (tmp_path / "cdc.toml").open("a", encoding="utf-8") as config:
         config.write(f"[notify]\ncommand = {json.dumps([sys.executable, '-c', script])}\n")
@@ -342,8 +346,9 @@ def test_a_command_that_a_scheduler_or_a_closed_terminal_ends_is_remembered_and_
 
 
 def test_a_command_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
-    ignored = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-    process = _start(tmp_path, ignored + _DRAINING.replace("sleep(60)", "sleep(2)"))
+    process = _start(
+        tmp_path, _AT_A_TERMINAL.replace("SIG_DFL", "SIG_IGN") + _DRAINING.replace("sleep(60)", "sleep(2)")
+    )
     assert process.stdout is not None and process.stdout.readline() == "draining\n"
     process.send_signal(signal.SIGHUP)
     _, err = process.communicate(timeout=60)

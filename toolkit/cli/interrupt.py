@@ -17,8 +17,7 @@ class Interrupt:
     """While it is entered, the first of these signals stops the command, and errors of other threads are not shown.
 
     A library between here and there may turn the KeyboardInterrupt into an error of its own, so `came` counts: the
-    number of the signal. A second SIGTERM ends the process at once. A signal that the caller ignores stays ignored, as
-    SIGHUP under `nohup`.
+    number of the signal. A second SIGTERM ends the process at once. SIGHUP stays ignored under `nohup`.
     """
 
     def __init__(self) -> None:
@@ -26,7 +25,8 @@ class Interrupt:
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            caught = [number for number in _AFTERWARDS if signal.getsignal(number) != signal.SIG_IGN]
+            nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            caught = [number for number in _AFTERWARDS if not (nohup and number == signal.SIGHUP)]
             self.before = {number: signal.signal(number, self._stop) for number in caught}
 
     def __exit__(self, *_: object) -> None:
