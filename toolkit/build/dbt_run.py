@@ -282,7 +282,7 @@ def _variables(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     if not isinstance(found, dict):
         raise ConfigError("--vars of dbt: no variables were found in it; write them as '{name: value}'")
     if _AS_OF in found:
-        raise ConfigError(f"--vars of dbt: {_AS_OF} would name tables of the newest LSN so; give --as-of-lsn instead")
+        raise ConfigError(f"--vars of dbt: {_AS_OF} would only name the tables after an earlier LSN; use --as-of-lsn")
     return kept, found
 
 
