@@ -15,6 +15,7 @@ from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
 from tests.support_postgres import hmac_key
 from tests.trap_world import World
+from toolkit.decode.layout import OWN_NAME
 from toolkit.lake.proofs import current_states
 from toolkit.source import connection, ddl_switch, install, signatures
 from toolkit.values.config import Config, DdlConfig
@@ -93,3 +94,18 @@ def test_the_key_is_not_in_the_log_of_a_publication_for_all_tables(world: World,
     if resumed:
         log.repair("public.t")
     world.exact("t")
+
+
+def test_every_table_of_the_toolkit_is_known_as_its_own(world: World) -> None:
+    """One that is not would be captured as a table of the user, with the key that signs."""
+    log = world.start("create table t (id int primary key)", capture="change_log", change_log_drain="slot")
+    known = "select t, cdc.is_own(pg_catalog.format('cdc.%%I', t)) from pg_catalog.unnest(%s::text[]) as t"
+    made = log.conn.execute(
+        "select c.relname::text from pg_catalog.pg_class as c"
+        " where c.relnamespace = 'cdc'::pg_catalog.regnamespace and c.relkind in ('r', 'p')"
+    )
+    own = {name for (name,) in made}
+    assert own > {"change_log", "settings", "signing_key", "tick"}
+    users = {"orders", "ticks", "my_settings"}
+    for name, is_own in log.conn.execute(known, [sorted(own | users)]):
+        assert (is_own, OWN_NAME.fullmatch(name) is not None) == (name in own, name in own), name
