@@ -29,6 +29,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from toolkit.demo.server import EmbeddedServer
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 
+#: Bytes of a page of the WAL, and of its header: short, or long at the start of a segment.
+WAL_PAGE, WAL_HEADERS = 8192, (24, 40)
+_EMPTY_MESSAGE = 55  # bytes of its WAL record
 _DEBIAN = Path("/usr/lib/postgresql")
 _numbers = itertools.count(1)
 
@@ -345,3 +348,15 @@ def change_in_every_way(conninfo: str, first: int) -> None:
         with conn.transaction():
             conn.execute(f"update public.a set id = {first + 4} where id = {first + 1}".encode())
             conn.execute(f"delete from public.a where id = {first + 2}".encode())
+
+
+def fill_page(conn: psycopg.Connection[Any]) -> bool:
+    """Write a record that ends where a page of the WAL does, so that the next one starts the next page."""
+    for _ in range(10):
+        row = conn.execute("select (pg_current_wal_insert_lsn() - '0/0')::int8 %% %s", [WAL_PAGE]).fetchone()
+        assert row is not None
+        if row[0] in WAL_HEADERS:
+            return True
+        length = max(0, int(WAL_PAGE - row[0]) - _EMPTY_MESSAGE)
+        conn.execute("select pg_logical_emit_message(true, 'x', repeat('x', %s))", [length])
+    return False

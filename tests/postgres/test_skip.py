@@ -12,7 +12,7 @@ from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.postgres.test_stages import killed
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
-from tests.support_postgres import drop_database
+from tests.support_postgres import WAL_HEADERS, WAL_PAGE, drop_database, fill_page
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.values.config import Config, SourceConfig
@@ -21,8 +21,6 @@ from toolkit.values.lsn import Lsn
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres
-_PAGE, _HEADERS = 8192, (24, 40)
-_EMPTY_MESSAGE = 55  # bytes of its record
 
 
 def _refused(config: Config) -> Lsn:
@@ -101,7 +99,7 @@ def test_trap_030_every_table_turns_stale_where_nothing_can_be_sent(
     with psycopg.connect(config.source.conninfo, client_encoding="SQL_ASCII") as raw:
         for number in range(10, 30):
             raw.execute(f"insert into t values ({number}, '".encode() + b"\xe9')")
-            if not at_page or _fill_page(raw):
+            if not at_page or fill_page(raw):
                 raw.commit()
                 break
             raw.rollback()
@@ -112,22 +110,10 @@ def test_trap_030_every_table_turns_stale_where_nothing_can_be_sent(
     commands.skip(config, at)  # goes on where it was killed
     last = ledger_of(config).last()
     assert len(rows_in_log(config, "kind = 'gap'")) == 2, "one a table"
-    assert last is not None and (last.complete_to % _PAGE - 1 in _HEADERS) == at_page
+    assert last is not None and (last.complete_to % WAL_PAGE - 1 in WAL_HEADERS) == at_page
     commands.drain(config)
     assert [e["new"] for e in rows_in_log(config)] == [["1", "before"], ["2", "after"], ["1", None]]
     assert _states(config, "t", "u") == {"t": "stale", "u": "stale"}
     sql(config, "delete from t where id >= 10")
     assert commands.repair(config, ["public.t", "public.u"]).left_out == {}
     assert (set(current(config, "t")), set(current(config, "u"))) == ({"1", "2"}, {"1"})
-
-
-def _fill_page(conn: psycopg.Connection) -> bool:
-    """Write a record that ends where a page does, so that the next one starts the next page."""
-    for _ in range(10):
-        row = conn.execute("select (pg_current_wal_insert_lsn() - '0/0')::int8 %% %s", [_PAGE]).fetchone()
-        assert row is not None
-        if row[0] in _HEADERS:
-            return True
-        length = max(0, int(_PAGE - row[0]) - _EMPTY_MESSAGE)
-        conn.execute("select pg_logical_emit_message(false, 'x', repeat('x', %s))", [length])
-    return False

@@ -17,7 +17,7 @@ from tests import commands
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake
 from tests.support_ledger import ledger_of
-from tests.support_postgres import serve
+from tests.support_postgres import WAL_HEADERS, WAL_PAGE, fill_page, serve
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import status_report
 from toolkit.rawlog.batch import BatchRecord
@@ -101,6 +101,28 @@ def test_every_prefix_of_a_stream_is_that_of_the_peek(source: Config, conn: Conn
         streamed = peek.stream(conn, source.source, upto=Lsn(upto), max_changes=count, directory=next(folders))
         assert streamed.path.read_bytes() == peeked.path.read_bytes(), (upto, count)
         assert streamed.complete == peeked.complete
+
+
+def test_trap_010_no_read_goes_beyond_the_header_of_a_page(source: Config, conn: Connection, tmp_path: Path) -> None:
+    """Up to a position in a header, the server decodes the COMMIT that follows it too."""
+    for number in range(20):
+        with conn.transaction():
+            conn.execute("insert into public.t values (%s, 'x')", [number])
+            filled = fill_page(conn)
+        if filled:
+            break
+    upto, folder = slot.flush_lsn(conn), _folder(tmp_path, "whole")
+    last = peek.peek(conn, source.source, upto=upto, max_changes=None, directory=folder).path.read_bytes()[-24:]
+    commit = int.from_bytes(last[:8], "big")  # of the COMMIT message: its LSN, its end, its time
+    assert commit % WAL_PAGE in WAL_HEADERS
+    rows = []
+    for upto in (Lsn(commit - commit % WAL_PAGE), Lsn(commit - 8), Lsn(commit), Lsn(commit + 1)):
+        folders = (_folder(tmp_path, f"{which}{upto.tag}") for which in ("peek", "stream"))
+        peeked = peek.peek(conn, source.source, upto=upto, max_changes=None, directory=next(folders))
+        streamed = peek.stream(conn, source.source, upto=upto, max_changes=None, directory=next(folders))
+        assert streamed.path.read_bytes() == peeked.path.read_bytes(), upto
+        rows.append(len(peeked))
+    assert rows[0] == rows[1] == rows[2] < rows[3]
 
 
 def test_a_stream_ends_where_nothing_is_published(source: Config, conn: Connection, tmp_path: Path) -> None:

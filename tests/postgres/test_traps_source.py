@@ -131,7 +131,7 @@ def test_trap_019_a_second_drain_wins_or_loses_whole(config: Config, monkeypatch
 def test_trap_020_a_client_that_stopped_reading_does_not_hold_the_slot(config: Config) -> None:
     sql(config, "insert into public.a select i, repeat('x', 3000) from generate_series(2, 6000) i")
     with connection.connect(config.source) as stopped, stopped.cursor() as cursor:
-        query = peek._query(config.source, slot.flush_lsn(stopped), None, binary=False)
+        query = peek._query(stopped, config.source, slot.flush_lsn(stopped))
         with cursor.copy(f"copy ({query}) to stdout (format binary)".encode()) as copy:
             copy.read()  # and then nothing more: the server waits with 18 MB to send
             assert commands.drain(config).changes == 5999

@@ -39,7 +39,7 @@ _WORDS = re.compile(r"[a-z0-9_]+")  # characters in the names of slots and of th
 def peek(
     conn: Connection, source: SourceConfig, *, upto: Lsn, max_changes: int | None, directory: Path, binary: bool = False
 ) -> Spool:
-    """Read every transaction with `end_lsn <= upto` that the slot holds into a file in `directory`.
+    """Read every transaction with a commit LSN below `upto` that the slot holds into a file in `directory`.
 
     Args:
         upto: at most the WAL flush position.
@@ -56,10 +56,11 @@ def peek(
         SourceUnavailable: the connection broke.
         UnreadableChange: the server cannot send one of the changes.
     """
-    query = resources.load("introspect/stream").format(peek=_query(source, Lsn(upto), max_changes, binary))
     # Closed at once where writing fails: until the COPY has ended, the session can do nothing else.
-    with _refusals(conn, source), closing(_rows(conn, f"copy ({query}) to stdout (format binary)")) as rows:
-        return _spool(rows, upto, max_changes, directory)
+    with _refusals(conn, source):
+        query = resources.load("introspect/stream").format(peek=_query(conn, source, upto, max_changes, binary))
+        with closing(_rows(conn, f"copy ({query}) to stdout (format binary)")) as rows:
+            return _spool(rows, upto, max_changes, directory)
 
 
 def stream(conn: Connection, source: SourceConfig, *, upto: Lsn, max_changes: int | None, directory: Path) -> Spool:
@@ -85,7 +86,7 @@ def try_peek(conn: Connection, source: SourceConfig, upto: Lsn) -> None:
     """
     try:
         with _refusals(conn, source):
-            conn.execute(f"select count(*) from ({_query(source, Lsn(upto), None, False)}) as p".encode())
+            conn.execute(f"select count(*) from ({_query(conn, source, upto)}) as p".encode())
     except ServerFull:
         with _refusals(conn, source), closing(streaming.messages(conn, source, upto=upto)) as found:
             for _ in found:
@@ -93,14 +94,14 @@ def try_peek(conn: Connection, source: SourceConfig, upto: Lsn) -> None:
 
 
 def has_message(conn: Connection, source: SourceConfig, text: str, *, upto: Lsn) -> bool:
-    """Return whether the slot holds a logical message with `text`, of a transaction with `end_lsn <= upto`.
+    """Return whether the slot holds a logical message with `text`, of a transaction with a commit LSN below `upto`.
 
     Raises:
         CdcError: as `peek`.
     """
-    query = _query(source, Lsn(upto), None, False)
     try:
         with _refusals(conn, source):
+            query = _query(conn, source, upto)
             row = conn.execute(
                 f"select exists (select from ({query}) as p where pg_catalog.substr(data, 1, 1) = 'M'::bytea".encode()
                 + b" and pg_catalog.position(data, %s) > 0)",
@@ -187,14 +188,16 @@ def position_said(context: str | None, name: str) -> Lsn | None:
     return None
 
 
-def _query(source: SourceConfig, upto: Lsn, max_changes: int | None, binary: bool) -> str:
+def _query(
+    conn: Connection, source: SourceConfig, upto: Lsn, max_changes: int | None = None, binary: bool = False
+) -> str:
     def literal(text: str) -> str:
         return "'" + text.replace("'", "''") + "'"
 
     count = "null" if max_changes is None else str(int(max_changes))
     return (
         "select lsn, xid, data from pg_catalog.pg_logical_slot_peek_binary_changes("
-        f"{literal(source.slot)}, '{upto}', {count}, 'proto_version', '1', 'publication_names',"
+        f"{literal(source.slot)}, '{slot.record_end(conn, upto)}', {count}, 'proto_version', '1', 'publication_names',"
         f" {literal(source.publication_names)}, 'messages', 'true', 'binary', '{str(binary).lower()}')"
     )
 

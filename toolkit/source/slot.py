@@ -74,14 +74,30 @@ class Cut:
     server: str = ""  # which server exported it (`server_identity`); empty: not known
 
 
+def record_end(conn: Connection, lsn: Lsn) -> Lsn:
+    """Return the end of the WAL record before a position in a page header; any other position as it is.
+
+    Up to a position in a header, the server also decodes the record behind the header.
+    """
+    page, header = _page(conn, lsn)
+    return Lsn(page if lsn - page <= header else lsn)
+
+
 def next_record(conn: Connection, end: Lsn) -> Lsn:
     """Return the start of the WAL record that follows a record with this end, after a page header if there is one."""
+    page, header = _page(conn, end)
+    return Lsn(page + header if end - page <= header else end)
+
+
+def _page(conn: Connection, lsn: Lsn) -> tuple[int, int]:
+    """Return where the WAL page of a position starts, and the bytes of its header."""
     row = conn.execute(
         "select pg_catalog.current_setting('wal_block_size')::int8, s.setting::int8 from pg_catalog.pg_settings as s"
         " where s.name = 'wal_segment_size'"
     ).fetchone()
     assert row is not None
-    return Lsn(end + (0 if end % row[0] else _PAGE_HEADER if end % row[1] else _SEGMENT_HEADER))
+    page = lsn - lsn % row[0]
+    return page, _PAGE_HEADER if page % row[1] else _SEGMENT_HEADER
 
 
 def server_identity(conn: Connection) -> str:
