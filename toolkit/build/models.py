@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from toolkit.values.log_setup import logger
 from toolkit.values.names import lake_columns, lake_table, quote_spark, renamed
 from toolkit.values.namespaces import Namespaces
 from toolkit.values.table import Column, SchemaVersion, TableVersion
+from toolkit.values.whole_file import write_whole
 
 if TYPE_CHECKING:
     from toolkit.lake.opened import Lake
@@ -140,12 +140,8 @@ def _apply(project: Path, files: dict[Path, str], versions: Sequence[SchemaVersi
         if not target.is_file() or target.read_bytes() != text.encode():
             if target.is_file() and path.name != "profiles.yml":
                 _remove(project, path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_name(f".{target.name}.{os.getpid()}")
-            if path.name == "profiles.yml":  # it has the settings of [spark]
-                partial.touch(mode=0o600)
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(target)
+            # A profile has the settings of [spark].
+            write_whole(target, text, mode=0o600 if path.name == "profiles.yml" else None)
             written.append(str(path))
     for layer in Layer:
         for found in sorted((project / "models" / layer).glob(f"{layer}__*")):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Collection, Iterator
 from functools import cache
@@ -19,6 +18,7 @@ from toolkit.rawlog.plan import Layer
 from toolkit.values.errors import LakeError
 from toolkit.values.log_setup import logger
 from toolkit.values.resources import FOLDER
+from toolkit.values.whole_file import write_whole
 
 if TYPE_CHECKING:
     from toolkit.values.config import DbtProject
@@ -65,7 +65,7 @@ def ensure(dbt: DbtProject) -> None:
     try:
         written, aside = _upgrade(folder)
         for path in _ONCE if new else ():
-            _write(folder / path, (_TEMPLATE / path).read_bytes())
+            write_whole(folder / path, (_TEMPLATE / path).read_bytes())
         missing = list(_missing(_settings(_TEMPLATE), _settings(folder)))
     except OSError as error:
         raise LakeError(
@@ -123,8 +123,8 @@ def copy_shared(folder: Path, target: Path) -> None:
     """Copy a project without the user's files: only the toolkit's files and the generated models."""
     ours = (path for top in _TOPS for path in sorted((folder / top).rglob("*.*")) if owned(path.relative_to(folder)))
     for path in ours:
-        _write(target / path.relative_to(folder), path.read_bytes())
-    _write(target / _SETTINGS, (_TEMPLATE / _SETTINGS).read_bytes())
+        write_whole(target / path.relative_to(folder), path.read_bytes())
+    write_whole(target / _SETTINGS, (_TEMPLATE / _SETTINGS).read_bytes())
 
 
 def write_part(access: LakeAccess, tables: Collection[str], *, dbt: DbtProject) -> Path:
@@ -142,7 +142,7 @@ def write_part(access: LakeAccess, tables: Collection[str], *, dbt: DbtProject) 
             found.unlink()
     for path, text in files.items():
         if not (folder / path).is_file() or (folder / path).read_bytes() != text:
-            _write(folder / path, text)
+            write_whole(folder / path, text)
     return folder
 
 
@@ -150,7 +150,7 @@ def keep_results(access: LakeAccess, folder: Path, *, dbt: DbtProject) -> None:
     """Put dbt's results of a run where a run in the project leaves them, and copy them to `[lake] reports`."""
     made = folder / _RESULTS
     if folder != dbt.folder and made.is_file():
-        _write(dbt.folder / _RESULTS, made.read_bytes())
+        write_whole(dbt.folder / _RESULTS, made.read_bytes())
     artifacts = [name for name in _ARTIFACTS if (made.parent / name).is_file()]
     report_copies.copy(access, "dbt", made.parent, artifacts)
 
@@ -171,7 +171,7 @@ def has_shared_views(access: LakeAccess) -> bool:
 
 def record_shared_views(access: LakeAccess) -> None:
     """Record that a run of dbt has made the views of the shared models from the files of this version."""
-    _write(_views_record(access), _shipped_digest().encode())
+    write_whole(_views_record(access), _shipped_digest().encode())
 
 
 def _views_record(access: LakeAccess) -> Path:
@@ -219,10 +219,10 @@ def _upgrade(folder: Path) -> tuple[int, list[Path]]:
         set_aside(folder, path)
     missing = [path for path in shipped if not (folder / path).is_file()]
     for path in missing:
-        _write(folder / path, shipped[path])
+        write_whole(folder / path, shipped[path])
     record = _shipped_digests()
     if record != recorded:
-        _write(folder / _RECORD, json.dumps(record, indent=1).encode())
+        write_whole(folder / _RECORD, json.dumps(record, indent=1).encode())
     return len({*outdated, *aside, *missing}), aside
 
 
@@ -242,14 +242,6 @@ def _recorded(folder: Path) -> dict[str, str]:
 
 def _digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
-
-
-def _write(path: Path, text: bytes) -> None:
-    """Replace a file as a whole, so that a concurrent run of dbt reads the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(text)
-    partial.replace(path)
 
 
 def _missing(wanted: Any, found: Any, name: str = "") -> Iterator[str]:

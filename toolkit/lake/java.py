@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 from toolkit.values.errors import JavaMissing
+from toolkit.values.whole_file import write_whole
 
 _USABLE = (17, 21)
 #: Spark passes this module to every JVM. The runtime from PyPI does not have it and would refuse to start.
@@ -96,11 +97,7 @@ def _launcher(java: Path) -> Path:
     )
     try:
         if not target.is_file() or target.read_text(encoding="utf-8") != script:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_name(f".java.{os.getpid()}")
-            partial.write_text(script, encoding="utf-8")
-            partial.chmod(0o755)
-            partial.replace(target)  # atomic, because another process may be starting it
+            write_whole(target, script, mode=0o755)  # another process may be starting it
     except OSError as error:
         raise JavaMissing(
             f"the Java launcher {target} cannot be written: {error.strerror}; set XDG_CACHE_HOME or JAVA_HOME"

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.values.log_setup import logger
+from toolkit.values.whole_file import write_whole
 
 if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
@@ -39,10 +40,8 @@ def remember(access: LakeAccess, run: LastRun) -> None:
     before = () if run.command == "run" and run.exit_code == 0 else last_runs(access)
     kept = [*(one for one in before if one.command != run.command), run]
     path = access.work_dir / NAME
-    part = path.with_suffix(".part")
     try:
-        part.write_text(json.dumps([asdict(one) for one in kept], ensure_ascii=False) + "\n", encoding="utf-8")
-        part.replace(path)
+        write_whole(path, json.dumps([asdict(one) for one in kept], ensure_ascii=False) + "\n")
     except OSError as error:
         _log.warning("the last run is not remembered", extra={"file": str(path), "reason": error.strerror})
 

@@ -22,6 +22,7 @@ from toolkit.values.lake_access import LakeAccess
 from toolkit.values.libraries import Library, load
 from toolkit.values.names import in_one_line
 from toolkit.values.outcome import CheckStatus, RowClass
+from toolkit.values.whole_file import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,15 +54,14 @@ def last_report(access: LakeAccess) -> dict[str, Any]:
 def write(access: LakeAccess, report: CheckReport) -> tuple[Path, ...]:
     """Write `parity.txt`, `parity.json`, `junit.xml` and `report.html`, which links to the Data Docs; return them."""
     target = directory(access)
-    target.mkdir(parents=True, exist_ok=True)
     text, data, junit = target / "parity.txt", target / "parity.json", target / "junit.xml"
     files = (text, data, junit, target / "report.html")
     pages = sorted(page.relative_to(target).as_posix() for page in (target / "data_docs").glob("validations/**/*.html"))
     report = replace(report, reports=tuple(str(f) for f in files))
-    text.write_text(as_text(report), encoding="utf-8")
-    data.write_text(json.dumps(report.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    junit.write_bytes(_junit(report))
-    files[-1].write_text(report_page.render(report, pages), encoding="utf-8")
+    write_whole(text, as_text(report))
+    write_whole(data, json.dumps(report.to_dict(), indent=2, ensure_ascii=False) + "\n")
+    write_whole(junit, _junit(report))
+    write_whole(files[-1], report_page.render(report, pages))
     docs = (page.relative_to(target).as_posix() for page in (target / "data_docs").rglob("*") if page.is_file())
     report_copies.copy(access, "quality", target, [*sorted(docs), *(file.name for file in files)])
     return files
