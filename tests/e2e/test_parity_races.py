@@ -18,9 +18,9 @@ from tests.support_postgres import fresh_database, run_sql
 from toolkit.build import dbt_run
 from toolkit.cli import main
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake import plans, reads, session
+from toolkit.lake import plans, proofs, reads, session
 from toolkit.ops import diagnosis, status_report
-from toolkit.quality import published, row_classes
+from toolkit.quality import row_classes
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog.plan import Layer
 from toolkit.values.config import CheckConfig, Config, SourceConfig
@@ -169,7 +169,7 @@ def test_the_report_names_who_holds_a_lock(source: Config) -> None:
     assert f"pid {pid} (migration" in (found["item"].reason or "")
     assert f"pid {pid} (migration" in report.text
     assert {t.status for name, t in found.items() if name != "item"} == {"identical"}
-    assert published.proofs(source.lake_access)[found["item"].relid]["status"] == "not_taken"
+    assert proofs.proofs_by_relid(ledger_of(source))[found["item"].relid]["status"] == "not_taken"
 
 
 def test_rows_without_what_they_reference_are_red(source: Config) -> None:

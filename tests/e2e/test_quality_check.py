@@ -170,7 +170,7 @@ def test_green_then_each_fault_is_found(source: Config, monkeypatch: pytest.Monk
     ]
     # What was not proven stays where it was last proven.
     assert spark.table("published.public__item").where("id in (7, 8)").count() == 2
-    assert published.published(source.lake_access)["public.item"] == green.lsn
+    assert published.published(ledger_of(source))["public.item"] == green.lsn
 
     # Its rows are those of the source, in every column that the source has.
     spark.sql("ALTER TABLE current.public__felt ADD COLUMN margin int")

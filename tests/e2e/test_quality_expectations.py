@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from tests.support_ledger import ledger_of
 from toolkit.quality import expectations, published_state
 from toolkit.quality.report import Cause, CheckReport, Difference, Reference, Sample, TableCheck
 from toolkit.values.config import CheckConfig, Config
@@ -38,7 +39,7 @@ RED = {
 
 def test_a_green_report_meets_the_suite(tmp_path: Path) -> None:
     report = CheckReport(Lsn(0x1000), (OK,))
-    expectations.validate(Config(root=tmp_path).lake_access, report, check=Config(root=tmp_path).check)
+    expectations.validate(ledger_of(Config(root=tmp_path)), report, check=Config(root=tmp_path).check)
     files = expectations.write(Config(root=tmp_path).lake_access, report)
     assert all(f.is_file() for f in files)
     text = files[-1].read_text(encoding="utf-8")
@@ -59,6 +60,7 @@ def test_the_data_docs_are_beside_a_lake_whose_path_has_a_dollar_sign(tmp_path: 
 _A_CHECK = """
 import sys
 from pathlib import Path
+from tests.support_ledger import ledger_of
 from toolkit.quality import expectations
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.values.config import Config
@@ -67,7 +69,7 @@ from toolkit.values.outcome import CheckStatus
 
 config = Config(root=Path(sys.argv[1]))
 report = CheckReport(Lsn(0x1000), (TableCheck("public.a", 1, CheckStatus.IDENTICAL, 3, 3, 0, 0, 0),))
-expectations.validate(config.lake_access, report, check=config.check)
+expectations.validate(ledger_of(config), report, check=config.check)
 expectations.write(config.lake_access, report)
 print([m for m in ("scipy.stats", "altair", "narwhals", "sqlalchemy", "pyspark.ml") if m in sys.modules])
 from great_expectations.expectations.core import expect_column_kl_divergence_to_be_less_than as user
@@ -118,7 +120,7 @@ def test_a_disagreement_is_refused(tmp_path: Path) -> None:
     """Planted fault: a status that claims more than its counts."""
     lying = CheckReport(Lsn(1), (TableCheck("public.a", 1, CheckStatus.IDENTICAL, 3, 2, 1, 0, 0),))
     with pytest.raises(CdcError, match="Great Expectations says False, the comparison says True"):
-        expectations.validate(Config(root=tmp_path).lake_access, lying, check=Config(root=tmp_path).check)
+        expectations.validate(ledger_of(Config(root=tmp_path)), lying, check=Config(root=tmp_path).check)
 
 
 def test_published_tables_that_reference_each_other_stand_at_one_lsn(tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ def test_rows_without_what_they_reference_are_red_with_a_sample(tmp_path: Path) 
         "foreign key b_a_fkey of public.b: 2 rows without their row in public.a, on the source too: (7), (9)"
         in red.text
     )
-    expectations.validate(Config(root=tmp_path).lake_access, red, check=Config(root=tmp_path).check)
+    expectations.validate(ledger_of(Config(root=tmp_path)), red, check=Config(root=tmp_path).check)
     files = expectations.write(Config(root=tmp_path).lake_access, red)
     assert all("b_a_fkey" in file.read_text("utf-8") for file in (files[0], files[-1]))
 

@@ -18,9 +18,8 @@ from tests.support_postgres import fresh_database
 from toolkit.cli import frame, main
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history import rows_at_lsn
-from toolkit.lake import session
+from toolkit.lake import proofs, session
 from toolkit.ops import status_report
-from toolkit.quality import published
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog.states import states_at
 from toolkit.values.config import Config
@@ -132,7 +131,7 @@ def test_the_printed_commands_repair_the_named_rows_and_no_others(config: Config
     )
     wanted = [*(("D", n) for n in keys), *(("U", n) for n in keys if n != "7")]
     assert sorted(map(tuple, put.collect())) == sorted(wanted)
-    assert {row["status"] for row in published.proofs(config.lake_access).values()} == {
+    assert {row["status"] for row in proofs.proofs_by_relid(ledger_of(config)).values()} == {
         "different"
     }  # nothing is green by a repair
 

@@ -190,7 +190,7 @@ def test_every_fault_is_found_and_classed(scene: Scene) -> None:
     assert spark.table("published.public__keyed_whole").count() == COUNT
     proofs = {r["table"]: r for r in spark.table("ops.proofs").collect()}
     assert proofs["public.keyed"]["status"] == "different"
-    assert proofs["public.keyed"]["proven_lsn"] == str(published.published(scene.config.lake_access)["public.keyed"])
+    assert proofs["public.keyed"]["proven_lsn"] == str(published.published(ledger_of(scene.config))["public.keyed"])
     assert spark.table("ops.parity_results").where("not published").count() == 4
     for result in found.values():
         _run(scene, result.remedy)
@@ -233,7 +233,7 @@ def test_large_tables_are_proved_by_what_the_log_touched(scene: Scene) -> None:
     large = Scene(config.model_copy(update={"check": CheckConfig(full_rows=0, full_hours=24)}), scene.last_batch)
     spark = session.own_session(config.lake_access)
     assert scene.report().green
-    before = published.published(config.lake_access)["public.keyed"]
+    before = published.published(ledger_of(config))["public.keyed"]
     _sql(
         scene,
         "update public.keyed set name = 'new', id = id + 1000 where id in (1, 2)",

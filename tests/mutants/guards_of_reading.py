@@ -325,10 +325,17 @@ GUARDS_OF_READING = (
     ),
     Guard(
         "the generation of a table that was never proven",
-        "toolkit/quality/published.py",
-        'known.get("generation") or of',
-        "of",
+        "toolkit/lake/proofs.py",
+        'return row.get("generation") or generation_of(row.get("tag"))',
+        'return generation_of(row.get("tag"))',
         "tests/spark/test_publish.py::test_an_older_check_that_ends_late_proves_no_table_that_a_newer_one_found_to_differ",
+    ),
+    Guard(
+        "a table of an earlier generation with the same OID",
+        "toolkit/lake/proofs.py",
+        ' and row["table"] != table',
+        " and False",
+        "tests/spark/test_publish.py::test_no_table_of_a_new_generation_is_taken_for_an_earlier_one_with_its_relid",
     ),
     Guard(
         "a baseline of an earlier generation",

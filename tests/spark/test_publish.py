@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,133 +13,31 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import commands
-from tests.support_history import column, snapshot
 from tests.support_ledger import lake_of, ledger_of
+from tests.support_publish import TABLES, Shop, shop
 from toolkit.history import rows_at_lsn
-from toolkit.lake import check_results, proofs, published_views, reads, session, table_states
-from toolkit.lake.applied import applied
+from toolkit.lake import check_results, proofs, published_views, reads, table_states
 from toolkit.lake.scans import scan
-from toolkit.quality import published
-from toolkit.quality.report import CheckReport, Reference, TableCheck
+from toolkit.ops.table_results import checked_tables
+from toolkit.quality import differing_rows, published, trend
+from toolkit.quality.report import CheckReport, Reference
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
-from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.rawlog.event import Baseline, Covers
-from toolkit.rawlog.states import live_tables
-from toolkit.values.config import Config
-from toolkit.values.errors import CommitConflict, NotProven
+from toolkit.values.errors import CommitConflict, ConfigError, NotProven
 from toolkit.values.lsn import Lsn
 from toolkit.values.outcome import CheckStatus
 from toolkit.values.table import ForeignKey
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
+__all__ = ["shop"]
 pytestmark = [pytest.mark.spark, pytest.mark.wide]
-
-TABLES = {"a": 16401, "b": 16402}
-
-
-class Shop:
-    """Two tables that hold the same number at every LSN."""
-
-    def __init__(self, config: Config, spark: SparkSession) -> None:
-        self.config, self.spark, self.lsn = config, spark, 0
-        shapes = [snapshot(name, [column(1, "n", "integer")], relid=relid) for name, relid in TABLES.items()]
-        events = [
-            Event(
-                batch_id=1, generation=1, commit_lsn=0xFFF, ordinal=n, end_lsn=0x1000, kind="schema", origin="slot",
-                relid=shape["relid"], schema_id=n, payload=json.dumps(shape),
-            )
-            for n, shape in enumerate(shapes, 1)
-        ]  # fmt: skip
-        identity = SourceIdentity("1", 1, 5, {"cdc": 6})
-        record = BatchRecord(1, 1, Lsn(0), Lsn(0x1000), Lsn(0x1000), "slot", "cdc", identity, 0)
-        ledger_of(config).append_empty(record, events)
-        spark.sql("CREATE NAMESPACE IF NOT EXISTS current")
-        for name in TABLES:
-            spark.sql(f"CREATE TABLE current.public__{name} (n int, _cdc_from_lsn bigint) USING iceberg")
-
-    def build(self, lsn: int, n: int | None = None) -> None:
-        """Both tables as of an LSN, not proven yet, with the tag that a build leaves."""
-        self.lsn = lsn
-        for name in TABLES:
-            self.spark.sql(f"INSERT OVERWRITE current.public__{name} SELECT {n or lsn}, {lsn}L")
-            self.spark.sql(f"ALTER TABLE current.public__{name} CREATE OR REPLACE TAG g1_lsn_{lsn:016x}")
-
-    def publish(self, at: datetime | None = None, **statuses: str) -> None:
-        """What a check publishes that found every table identical but those of `statuses`."""
-        commands.publish(self.config, self.report(**statuses), at=at)
-
-    def report(self, **statuses: str) -> CheckReport:
-        """What a check of now has found, which may end later."""
-        found = []
-        for table in live_tables(ledger_of(self.config)):
-            status = statuses.get(table.name, "identical")
-            made = applied(self.config.lake_access, table).snapshot_id
-            found.append(TableCheck(table.identifier, table.relid, status, 1, 1, 0, 0, 0, snapshot_id=made))  # type: ignore[arg-type]
-        return CheckReport(Lsn(self.lsn), tuple(found), batch_id=1)
-
-    def rename(self, old: str, new: str) -> None:
-        """What the log says of a table that the source has renamed."""
-        self._log(snapshot(new, [column(1, "n2", "integer")], relid=TABLES[old]))
-
-    def drop(self, name: str) -> None:
-        """What the log says of a table that the source has dropped."""
-        self._log(snapshot(name, [column(1, "n", "integer")], relid=TABLES[name]) | {"dropped": True})
-
-    def create(self, name: str, relid: int) -> None:
-        """A new table, in the log and in the lake."""
-        self._log(snapshot(name, [column(1, "n", "integer")], relid=relid))
-        self.spark.sql(f"CREATE OR REPLACE TABLE current.public__{name} (n int, _cdc_from_lsn bigint) USING iceberg")
-        self.spark.sql(f"INSERT INTO current.public__{name} VALUES ({relid}, 1)")
-
-    def _log(self, shape: dict[str, Any]) -> None:
-        ledger = ledger_of(self.config)
-        last = ledger.last()
-        assert last is not None
-        at, number = last.complete_to, last.batch_id + 1
-        event = Event(
-            batch_id=number, generation=last.generation, commit_lsn=at, ordinal=1, end_lsn=at + 1, kind="schema",
-            origin="slot", relid=shape["relid"], schema_id=7 + number, payload=json.dumps(shape),
-        )  # fmt: skip
-        ledger.append_empty(replace(last, batch_id=number, from_lsn=at, complete_to=Lsn(at + 1)), [event])
-
-    def maintain(self) -> None:
-        """Let go of everything that no one needs."""
-        commands.maintain(
-            self.config.model_copy(update={"lake": self.config.lake.model_copy(update={"keep_days": 0.0})})
-        )
-
-    def tags(self) -> dict[str, set[str]]:
-        return {name: set(reads.tags(self.config.lake_access, f"current.public__{name}")) for name in TABLES}
-
-    def seen(self) -> tuple[int, int]:
-        """What a join of the two views shows."""
-        row = self.spark.sql("SELECT a.n, b.n FROM published.public__a a CROSS JOIN published.public__b b").first()
-        assert row is not None
-        return row[0], row[1]
-
-    def seen_at_one_lsn(self) -> tuple[int, int]:
-        # Of this lake, as a process of its own would have it: a plain new session is of the JVM's first lake.
-        reader = session._configured(self.spark, session.spark_settings(self.config.lake_access))
-        lsn = rows_at_lsn.at_one_lsn(lake_of(self.config), reader)
-        row = reader.sql("SELECT a.n, b.n FROM public__a a CROSS JOIN public__b b").first()
-        assert row is not None
-        assert row[0] == lsn
-        return row[0], row[1]
 
 
 def _later(*, days: int) -> datetime:
     return datetime.now(UTC) + timedelta(days=days, minutes=1)
-
-
-@pytest.fixture
-def shop(lake: Config, spark: SparkSession) -> Iterator[Shop]:
-    # What upkeep takes for a build's.
-    spark.conf.set("spark.sql.iceberg.snapshot-property.cdc.applied-batch", "1")
-    yield Shop(lake, spark)
-    spark.conf.unset("spark.sql.iceberg.snapshot-property.cdc.applied-batch")
 
 
 class Killed(BaseException):
@@ -303,7 +200,7 @@ def test_an_older_check_that_ends_late_proves_no_table_that_a_newer_one_found_to
     shop.build(2)
     shop.publish(a="different", b="not_taken")
     assert commands.publish(shop.config, late) == ()
-    rows = published.proofs(shop.config.lake_access).values()
+    rows = shop.proofs().values()
     assert {(row["status"], row["lsn"], row["generation"], row["checked_lsn"]) for row in rows} == {
         ("different", None, 1, 2),
         ("not_taken", None, 1, 2),
@@ -314,14 +211,12 @@ def test_a_difference_stays_known_until_a_check_compares_the_table_again(shop: S
     """A check that a lock, or no cut, kept from comparing it made `ops.tables` and `cdc rows --as-of` call it ok."""
     shop.build(1)
     shop.publish()
-    access, ledger = shop.config.lake_access, ledger_of(shop.config)
-    last = ledger.last()
-    assert last is not None
+    access = shop.config.lake_access
     event = Event(
         batch_id=2, generation=1, commit_lsn=0, ordinal=order.BASELINE, end_lsn=1, kind="baseline", origin="snapshot",
         relid=TABLES["a"], schema_id=1, payload=Baseline(Lsn(1), 1, Covers.ALL).to_json(),
     )  # fmt: skip
-    ledger.append_empty(replace(last, batch_id=2, complete_to=Lsn(0x1008)), [event])
+    ledger_of(shop.config).append_empty(replace(shop.last(), batch_id=2, complete_to=Lsn(0x1008)), [event])
 
     def differs() -> bool:
         state = next(s for s in proofs.current_states(ledger_of(shop.config)) if s.relid == TABLES["a"])
@@ -346,9 +241,7 @@ def test_a_difference_of_an_earlier_generation_is_none_of_the_new_log(shop: Shop
     """The new log may begin at a lower LSN. A repair then wrote a gap at an LSN of the old one."""
     shop.build(1)
     shop.publish(a="different")
-    access, ledger = shop.config.lake_access, ledger_of(shop.config)
-    last = ledger.last()
-    assert last is not None
+    access, last = shop.config.lake_access, shop.last()
 
     def copied(generation: int, lsn: int) -> None:
         record = replace(last, batch_id=generation + 1, generation=generation, complete_to=Lsn(lsn + 8))
@@ -371,18 +264,23 @@ def test_no_table_of_a_new_generation_is_taken_for_an_earlier_one_with_its_relid
     """A database that was dumped and restored gives its tables other relids."""
     shop.build(1)
     shop.publish()
-    ledger = ledger_of(shop.config)
-    last = ledger.last()
-    assert last is not None
-    ledger.append_empty(replace(last, batch_id=2, generation=2), [])
+    shop.publish(a="different")
+    ledger_of(shop.config).append_empty(replace(shop.last(), batch_id=2, generation=2), [])
     shop.create("c", TABLES["a"])
     shop.create("b", 16403)
     with pytest.raises(NotProven, match=r"public\.c \(never\)"):
         rows_at_lsn.at_one_lsn(lake_of(shop.config), shop.spark, ["c"])
+    with pytest.raises(ConfigError, match="no check has compared it yet"):
+        differing_rows.keys(lake_of(shop.config), "public.c")
+    ledger = ledger_of(shop.config)
+    assert {t.table: t.last_check for t in checked_tables(ledger)[0] if t.relid == TABLES["a"]} == {"public.c": None}
+    assert published.published_lsn(ledger) is None
     commands.publish(shop.config, replace(shop.report(c="different"), batch_id=2))
-    assert published.published(shop.config.lake_access).keys() == {"public.b"}
+    assert published.published(ledger_of(shop.config)).keys() == {"public.b"}
     commands.publish(shop.config, replace(shop.report(), batch_id=2))
     assert shop.seen() == (1, 16403)
+    episodes = [(e.table, e.checks, e.healed_lsn) for e in trend.episodes(shop.config.lake_access)]
+    assert episodes == [("public.a", 1, None), ("public.c", 1, Lsn(1))]
 
 
 def test_a_check_that_counted_no_orphans_forgets_none(shop: Shop) -> None:
@@ -392,11 +290,11 @@ def test_a_check_that_counted_no_orphans_forgets_none(shop: Shop) -> None:
     commands.publish(shop.config, replace(shop.report(), references=(Reference(key, 2),)))
     results = tuple(replace(table, status=CheckStatus.NOT_TAKEN) for table in shop.report().tables)
     commands.publish(shop.config, CheckReport(None, results))
-    known = published.proofs(shop.config.lake_access)
+    known = shop.proofs()
     assert {relid: row["orphans"] for relid, row in known.items()} == {TABLES["a"]: 0, TABLES["b"]: 2}
     shop.lsn = 2
     commands.publish(shop.config, replace(shop.report(), references=(Reference(key),)))  # proven by touched keys
-    assert published.proofs(shop.config.lake_access)[TABLES["b"]]["orphans"] == 2
+    assert shop.proofs()[TABLES["b"]]["orphans"] == 2
 
 
 def test_a_check_of_one_table_keeps_the_others_of_an_older_lake(shop: Shop) -> None:
@@ -408,7 +306,7 @@ def test_a_check_of_one_table_keeps_the_others_of_an_older_lake(shop: Shop) -> N
     shop.build(2)
     report = shop.report()
     commands.publish(shop.config, replace(report, tables=report.tables[:1]), complete=False)
-    rows = published.proofs(shop.config.lake_access)
+    rows = shop.proofs()
     assert {relid: (row["lsn"], row["orphans"]) for relid, row in rows.items()} == {
         TABLES["a"]: (2, 0),
         TABLES["b"]: (1, None),
@@ -448,7 +346,7 @@ def test_a_renamed_table_that_is_red_is_read_under_the_name_of_its_proof(shop: S
     shop.publish(at=_later(days=30))
     assert reads.tables(shop.config.lake_access, "published", "VIEW") == ("public__b", "public__c")
     # The log has gone on since the comparison: what came then is not proven.
-    assert {row["batch_id"] for row in published.proofs(shop.config.lake_access).values()} == {1}
+    assert {row["batch_id"] for row in shop.proofs().values()} == {1}
 
 
 def test_the_view_of_a_dropped_table_shows_its_last_proof_until_a_table_takes_the_name(shop: Shop) -> None:

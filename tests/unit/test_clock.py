@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.support_ledger import ledger_of
 from toolkit.lake import proofs, scans
-from toolkit.quality import incremental, published
+from toolkit.quality import incremental
 from toolkit.values.config import CheckConfig, Config
 
 pytestmark = pytest.mark.unit
@@ -39,5 +40,5 @@ def test_a_full_comparison_from_the_future_is_due_again(
         "status": "identical", "rows": config.check.full_rows, "fingerprint": "x",
         "full_at": datetime.now(UTC) - timedelta(hours=hours),
     }  # fmt: skip
-    monkeypatch.setattr(published, "proofs", lambda *_: {1: row})
-    assert (1 in incremental.candidates(config.lake_access, config.check)) == chosen
+    monkeypatch.setattr(proofs, "proofs_by_relid", lambda _: {1: row})
+    assert (1 in incremental.candidates(ledger_of(config), config.check)) == chosen

@@ -68,6 +68,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "removed": "bigint",
         "full_lsn": "bigint",
         "published": "boolean",
+        "generation": "bigint",
         "tag": "string",
         "reason": "string",
         "remedy": "string",

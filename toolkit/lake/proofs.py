@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.table_layout import schema_of
-from toolkit.rawlog.states import TableState, table_states, verdicts
+from toolkit.rawlog.states import TableState, live_tables, table_states, verdicts
 from toolkit.values.errors import LakeError, NotProven
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import META_PREFIX, lake_table, quote_spark
@@ -38,6 +38,33 @@ def proven(access: LakeAccess, ledger: LogReader) -> dict[int, Lsn]:
         if lsn is not None and generation_of(row.get("tag")) == last.generation:
             found[row["relid"]] = max(Lsn(lsn), found.get(row["relid"], Lsn(0)))
     return found
+
+
+def proofs_by_relid(ledger: Ledger, snapshot: int | None = None) -> dict[int, dict[str, Any]]:
+    """Read `ops.published` by relid, now or as of a table snapshot, without a JVM. Empty before the first check.
+
+    A row of an earlier generation is left out if another table has its relid now.
+    """
+    from toolkit.lake.direct_scan import rows_of
+    from toolkit.lake.scans import scan_arrow
+
+    access, last = ledger.access, ledger.last()
+    found = scan_arrow(access, access.names.proofs, snapshot=snapshot)
+    if found is None or last is None:
+        return {}
+    names = {table.relid: table.identifier for table in live_tables(ledger)}
+    rows = {row["relid"]: row for row in rows_of(found)}
+    return {r: row for r, row in rows.items() if not of_another(row, names.get(r, row["table"]), last.generation)}
+
+
+def of_another(row: Mapping[str, Any], table: str, generation: int | None) -> bool:
+    """Return whether what a check found is of another table than the one that has its relid in a later generation."""
+    return checked_generation(row) not in (None, generation) and row["table"] != table
+
+
+def checked_generation(row: Mapping[str, Any]) -> int | None:
+    """Return the generation of the log that a check has compared; None if an older version of the toolkit wrote it."""
+    return row.get("generation") or generation_of(row.get("tag"))
 
 
 def generation_of(tag: str | None) -> int | None:
@@ -114,7 +141,6 @@ def at_one_lsn(ledger: Ledger, spark: SparkSession, tables: Sequence[TableVersio
         NotProven: a table was never proven, or not at the LSN of the others; the message names it.
     """
     from toolkit.lake.scans import scan
-    from toolkit.rawlog.states import live_tables
 
     versions = list(tables) or list(live_tables(ledger))
     # One table snapshot comes from one check. In an upgraded lake, rows have no relation until a check writes them

@@ -45,13 +45,12 @@ class LastCheck:
 
 def checked_tables(ledger: Ledger) -> tuple[tuple[TableStatus, ...], LastCheck | None]:
     """Return each captured table with its newest proof, and the newest check."""
-    from toolkit.lake.proofs import current_states, lost_proofs, proven
-    from toolkit.lake.scans import scan
+    from toolkit.lake.proofs import current_states, lost_proofs, proofs_by_relid, proven
 
     now, lost = datetime.now(UTC), lost_proofs(ledger.access)
     proofs = {relid: lsn for relid, lsn in proven(ledger.access, ledger).items() if relid not in lost}
     states = {state.relid: state for state in current_states(ledger)}
-    rows = {row["relid"]: row for row in scan(ledger.access, ledger.access.names.proofs) if row["relid"] in states}
+    rows = {relid: row for relid, row in proofs_by_relid(ledger).items() if relid in states}
     checks = [row for row in rows.values() if row["checked_at"] is not None]
     newest = max((row["checked_at"] for row in checks), default=None)
     checked = None

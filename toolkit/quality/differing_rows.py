@@ -38,8 +38,8 @@ def keys(lake: Lake, table: str) -> tuple[dict[str, str], ...]:
         UnknownTable: no table has that name.
         ConfigError: the check found none or more than `FEW`, or the table has no key.
     """
+    from toolkit.lake.proofs import proofs_by_relid
     from toolkit.lake.scans import scan
-    from toolkit.quality import published
     from toolkit.rawlog.states import live_tables
 
     access = lake.access
@@ -47,7 +47,7 @@ def keys(lake: Lake, table: str) -> tuple[dict[str, str], ...]:
     relids = {t.identifier: t.relid for t in live_tables(lake.ledger)}
     if table not in relids:
         raise UnknownTable(f"repairing {table}: no captured table has that name; {nearest(table, relids)}")
-    row = published.proofs(access).get(relids[table])
+    row = proofs_by_relid(lake.ledger).get(relids[table])
     what = f"repairing what differs of {table}"
     if row is None or row["status"] != CheckStatus.DIFFERENT:
         found = "no check has compared it yet" if row is None else f"its last check says {row['status']}"

@@ -27,6 +27,7 @@ from toolkit.values.whole_file import write_whole
 if TYPE_CHECKING:
     import pandas as pd
 
+    from toolkit.lake.ledger import Ledger
 
 SUITE, ORPHANS = "parity", "orphans"
 _COUNTS = ("rows", "identical", "modified", "added", "removed")
@@ -67,13 +68,13 @@ def write(access: LakeAccess, report: CheckReport) -> tuple[Path, ...]:
     return files
 
 
-def validate(access: LakeAccess, report: CheckReport, *, check: CheckConfig) -> None:
+def validate(ledger: Ledger, report: CheckReport, *, check: CheckConfig) -> None:
     """Run the suite over the result, one row a table, and build the Data Docs.
 
     Raises:
         CdcError: Great Expectations and the report disagree on whether parity is proven.
     """
-    success = run(report, directory(access) / "data_docs", published_rows(access, report), check)
+    success = run(report, directory(ledger.access) / "data_docs", published_rows(ledger, report), check)
     if success != report.green:
         found = f"Great Expectations says {success}, the comparison says {report.green}"
         raise CdcError(f"validating the parity result: {found}; nothing is published")

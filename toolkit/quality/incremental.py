@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.row_lines import Side
     from toolkit.values.config import CheckConfig
-    from toolkit.values.lake_access import LakeAccess
 
 #: With more keys than this, or a larger share of the rows, comparing the whole table is as fast.
 _SHARE, _MOST = 0.1, 200_000
@@ -57,16 +56,16 @@ class Proof:
         return cls(**at)
 
 
-def candidates(access: LakeAccess, check: CheckConfig) -> dict[int, Proof]:
+def candidates(ledger: Ledger, check: CheckConfig) -> dict[int, Proof]:
     """Return, by relid, the last proof of each table that was fully proven lately, and may be proven from it.
 
     Of the small ones, those with the oldest full proof are left out: each check compares some of them whole.
     """
-    from toolkit.quality import published
+    from toolkit.lake.proofs import proofs_by_relid
 
     now = datetime.now(UTC)
     due = now - timedelta(hours=check.full_hours)
-    read = {relid: Proof.from_row(row) for relid, row in published.proofs(access).items()}
+    read = {relid: Proof.from_row(row) for relid, row in proofs_by_relid(ledger).items()}
     fresh = {r: p for r, p in read.items() if p is not None and due < p.full_at <= now}  # not from the future
     small = sorted((proof.full_at, relid) for relid, proof in fresh.items() if not large(check, proof))
     return {relid: fresh[relid] for relid in fresh.keys() - {relid for _, relid in small[: check.full_tables]}}

@@ -75,7 +75,7 @@ def check(
     rows = DifferingRows(lake.access)
     report = compare(source, lake, check, tables, drain=drain, build=build, full=full, rows=rows)
     with progress.stage("publishing"):
-        expectations.validate(lake.access, report, check=check)
+        expectations.validate(lake.ledger, report, check=check)
         rows.commit()
         shown = published.publish(lake, check, report, complete=not tables, at=rows.checked_at, threads=threads)
         report = replace(report, published=shown)
@@ -104,7 +104,7 @@ def compare(
         opened = stack.enter_context(open_source(source))
         try:
             lsn = open_cut(opened, lake, stack, drain)
-            taken = source_rows.take(opened, check, wanted, {} if full else incremental.candidates(lake.access, check))
+            taken = source_rows.take(opened, check, wanted, {} if full else incremental.candidates(lake.ledger, check))
         except (CdcError, connection.DriverError) as error:
             return _nothing_taken(lake, wanted, f"no exact cut could be made: {connection.one_line(error)}")
         keys, notes = catalog.foreign_keys(opened.conn), catalog.inherited(opened.conn)
@@ -438,13 +438,14 @@ class _Comparing:
 
     def _explained(self, side: Side, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
         """Add causes to the samples. A failure here does not change the result."""
-        from toolkit.quality import cause, published
+        from toolkit.lake.proofs import proofs_by_relid
+        from toolkit.quality import cause
 
         if not samples:
             return ()
         try:
             relid = side.plan.table.relid
-            proven = published.proofs(self.access).get(relid, {}).get("snapshot_id")
+            proven = proofs_by_relid(self.ledger).get(relid, {}).get("snapshot_id")
             made = self.made[relid]
             return cause.explain(self.spark, self.ledger, side, made, samples, upto=self.lsn, proven=proven)
         except Exception as error:

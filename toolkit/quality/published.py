@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import check_results, published_views, reads, root_views, table_states
-from toolkit.lake.proofs import different_lsn, generation_of
+from toolkit.lake.proofs import checked_generation, different_lsn, generation_of, proofs_by_relid
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
@@ -69,8 +69,7 @@ def publish(
     names = lake.access.names
     base = reads.snapshot_id(lake.access, names.proofs)
     empty = dict.fromkeys(check_results.columns(names.proofs))  # a lake of an older version lacks some of them
-    found = proofs(lake.access, base) if base is not None else {}
-    before = {r: empty | row for r, row in found.items() if not _of_another(row, tables.get(r), generation)}
+    before = {} if base is None else {r: empty | row for r, row in proofs_by_relid(ledger, base).items()}
     now = at or datetime.now(UTC)
     after: dict[int, dict[str, Any]] = {}
     moved: list[str] = []
@@ -153,16 +152,10 @@ def _generation(ledger: Ledger, report: CheckReport) -> int:
     return next(compared, last.generation if last is not None else 1)
 
 
-def _of_another(row: Mapping[str, Any], table: TableVersion | None, generation: int) -> bool:
-    """Return whether a row of an earlier generation is of another table than the one with its relid now."""
-    of = row.get("generation") or generation_of(row.get("tag"))
-    return table is not None and of not in (None, generation) and row["table"] != table.identifier
-
-
 def _newer(known: Mapping[str, Any], generation: int, lsn: Lsn) -> bool:
     """Return whether a row of `ops.published` is of a later position than a check at an LSN of a generation."""
     of = generation_of(known.get("tag"))
-    proven, checked = (of, known.get("lsn")), (known.get("generation") or of, known.get("checked_lsn"))
+    proven, checked = (of, known.get("lsn")), (checked_generation(known), known.get("checked_lsn"))
     return any(None not in at and at > (generation, lsn) for at in (proven, checked))
 
 
@@ -207,27 +200,18 @@ def _proven(result: TableCheck) -> bool:
     return result.status == CheckStatus.IDENTICAL and result.snapshot_id is not None
 
 
-def proofs(access: LakeAccess, snapshot: int | None = None) -> dict[int, dict[str, Any]]:
-    """Read `ops.published` by relid, now or as of a table snapshot, without a JVM. Empty before the first check."""
-    from toolkit.lake.direct_scan import rows_of
-    from toolkit.lake.scans import scan_arrow
+def published(ledger: Ledger) -> dict[str, Lsn]:
+    """Read the LSN of each published table, without a JVM; none that is proven only in an earlier generation."""
+    from toolkit.rawlog.states import live_tables
 
-    found = scan_arrow(access, access.names.proofs, snapshot=snapshot)
-    return {row["relid"]: row for row in rows_of(found)} if found is not None else {}
-
-
-def published(access: LakeAccess) -> dict[str, Lsn]:
-    """Read the LSN of each published table, without a JVM. Empty before the first successful check."""
-    return {row["table"]: Lsn(row["lsn"]) for row in proofs(access).values() if row["lsn"] is not None}
+    last, rows = ledger.last(), proofs_by_relid(ledger)
+    mine = {r: row["lsn"] for r, row in rows.items() if last and generation_of(row["tag"]) == last.generation}
+    return {t.identifier: Lsn(mine[t.relid]) for t in live_tables(ledger) if t.relid in mine}
 
 
 def published_lsn(ledger: Ledger) -> Lsn | None:
-    """Return the oldest LSN of the published tables; None before the first successful check."""
-    from toolkit.rawlog.states import live_tables
-
-    found = published(ledger.access)
-    live = [t.identifier for t in live_tables(ledger)]
-    return min((found[name] for name in live if name in found), default=None)
+    """Return the oldest LSN of the published tables; None before the first successful check of the generation."""
+    return min(published(ledger).values(), default=None)
 
 
 def _result(
@@ -236,6 +220,6 @@ def _result(
     counts = {name: getattr(result, name) for name in ("rows", "identical", "modified", "added", "removed")}
     found = {"checked_at": now, "lsn": report.lsn, "table": result.table, "relid": result.relid}
     found |= {"status": result.status, "proof": result.proof, "full_lsn": result.full_lsn, "published": published}
-    found |= {"tag": row["tag"], "reason": result.reason, "remedy": result.remedy}
+    found |= {"generation": row["generation"], "tag": row["tag"], "reason": result.reason, "remedy": result.remedy}
     samples = [s.to_dict() for s in result.samples]
     return counts | found | {"causes": json.dumps(samples, ensure_ascii=False) if samples else None}

@@ -16,7 +16,7 @@ from toolkit.values.lsn import Lsn
 from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
-    from toolkit.values.lake_access import LakeAccess
+    from toolkit.lake.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class PublishedRows:
     references: tuple[dict[str, Any], ...]
 
 
-def published_rows(access: LakeAccess, report: CheckReport) -> PublishedRows:
+def published_rows(ledger: Ledger, report: CheckReport) -> PublishedRows:
     """Return the state of `published.*` after this check."""
-    from toolkit.quality import published
+    from toolkit.lake.proofs import proofs_by_relid
 
-    return after(published.proofs(access), report)
+    return after(proofs_by_relid(ledger), report)
 
 
 def after(proofs: Mapping[int, Mapping[str, Any]], report: CheckReport) -> PublishedRows:

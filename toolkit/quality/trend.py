@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.quality.published import proofs
+from toolkit.lake.proofs import checked_generation, of_another
 from toolkit.values.lsn import Lsn
 from toolkit.values.outcome import CheckStatus
 
@@ -39,8 +39,10 @@ def results(access: LakeAccess) -> list[dict[str, Any]]:
 
 def proven(access: LakeAccess) -> list[dict[str, Any]]:
     """Return for each table the LSN and time of its proof and of the last full proof, and the last result."""
+    from toolkit.lake.scans import scan
+
     found = []
-    for row in sorted(proofs(access).values(), key=lambda row: row["table"]):
+    for row in sorted(scan(access, access.names.proofs), key=lambda row: row["table"]):
         shown = {name: row[name] for name in ("table", "status", "proven_at", "full_at", "tag", "reason")}
         lsns = {name: None if row[name] is None else str(Lsn(row[name])) for name in ("lsn", "full_lsn")}
         found.append(shown | lsns)
@@ -67,9 +69,14 @@ def episodes(access: LakeAccess) -> list[Episode]:
 
     found: list[Episode] = []
     running: dict[int, Episode] = {}
+    before: dict[int, dict[str, Any]] = {}
     for row in results(access):
         lsn = None if row["lsn"] is None else Lsn(row["lsn"])
         begun = running.pop(row["relid"], None)
+        if begun is not None and of_another(before[row["relid"]], row["table"], checked_generation(row)):
+            found.append(begun)
+            begun = None
+        before[row["relid"]] = row
         if row["status"] != CheckStatus.IDENTICAL:
             running[row["relid"]] = (
                 replace(begun, checks=begun.checks + 1)
