@@ -15,8 +15,11 @@ pytestmark = pytest.mark.unit
 SLOT, LOG, BOTH = Capture.SLOT, Capture.CHANGE_LOG, Capture.BOTH
 
 
-def _windows(versions: list[tuple[int, int, Capture]], baselines: list[tuple[int, int]]) -> list[tuple[int, Any]]:
+def _windows(
+    versions: list[tuple[int, int, Capture]], baselines: list[tuple[int, int]], generation: int | None = None
+) -> list[tuple[int, Any]]:
     """Return the windows of table 7; versions and baselines begin with generation and commit LSN."""
+    last = SimpleNamespace(generation=generation or max(of for of, *_ in versions))
 
     def at(generation: int, lsn: int) -> dict[str, int]:
         return {"generation": generation, "commit_lsn": lsn}
@@ -26,7 +29,7 @@ def _windows(versions: list[tuple[int, int, Capture]], baselines: list[tuple[int
         for g, lsn, capture in versions
     ]
     copies = [SimpleNamespace(**at(g, lsn), relid=7) for g, lsn in baselines]
-    ledger: Any = SimpleNamespace(schema_versions=lambda: shapes, baselines=lambda: copies)
+    ledger: Any = SimpleNamespace(last=lambda: last, schema_versions=lambda: shapes, baselines=lambda: copies)
     return [(low, high) for _, low, high in windows(ledger)]
 
 
@@ -54,4 +57,5 @@ def test_an_earlier_generation_opens_no_window() -> None:
     """Its last window has no end, and changes of a restored source were differences of it."""
     assert _windows([(1, 10, BOTH), (2, 50, SLOT)], []) == []
     assert _windows([(1, 10, BOTH), (2, 50, BOTH)], []) == [(50, None)]
+    assert _windows([(1, 10, BOTH)], [], generation=2) == [], "audit failed until the new log had a table"
     assert _windows([(1, 10, LOG), (1, 20, BOTH), (2, 5, LOG), (2, 15, BOTH)], [(1, 25), (2, 18)]) == [(18, None)]

@@ -69,6 +69,8 @@ def audit(lake: Lake, tables: Sequence[str] = ()) -> AuditReport:
     from toolkit.lake import captured_twice, session
 
     ledger = lake.reading().require()
+    last = ledger.last()
+    assert last is not None
     spans = list(windows(ledger))
     names = {version.table.relid: version.table.identifier for version in ledger.latest_versions().values()}
     known = {names[relid] for relid, _, _ in spans}
@@ -79,9 +81,8 @@ def audit(lake: Lake, tables: Sequence[str] = ()) -> AuditReport:
     chosen = [w for w in spans if not tables or names[w[0]] in tables]
     if not chosen:
         return AuditReport((), ())
-    generation = max(version.generation for version in ledger.schema_versions())
     spark = session.own_session(lake.access)
-    found = captured_twice.compare(spark, lake.access.names.events, chosen, generation=generation, shown=_SHOWN)
+    found = captured_twice.compare(spark, lake.access.names.events, chosen, generation=last.generation, shown=_SHOWN)
     return AuditReport(
         tuple(
             AuditTable(
@@ -101,14 +102,14 @@ def audit(lake: Lake, tables: Sequence[str] = ()) -> AuditReport:
 def windows(ledger: Ledger) -> Iterator[tuple[int, int, int | None]]:
     """Return `(relid, low, high)`: both captures were active for commits between these bounds, which are excluded.
 
-    They are of the newest generation, because LSNs of an earlier one may be of another history. A table that joins the
+    They are of the current generation, because LSNs of an earlier one may be of another history. A table that joins the
     slot while triggers capture it may miss open transactions, so its windows begin at the next baseline. Installing
     triggers waits for every writer, so in the other order no transaction is open.
     """
-    versions = ledger.schema_versions()
-    newest = max((version.generation for version in versions), default=0)
+    last = ledger.last()
+    newest = 0 if last is None else last.generation
     chains: dict[int, list[SchemaVersion]] = {}
-    for version in versions:
+    for version in ledger.schema_versions():
         if version.generation == newest:
             chains.setdefault(version.table.relid, []).append(version)
     for relid, chain in chains.items():
