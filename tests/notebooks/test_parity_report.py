@@ -18,6 +18,7 @@ from toolkit.quality.differing_rows import DifferingRows
 from toolkit.quality.report import CheckReport, Difference, Sample, TableCheck
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.config import Config
+from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn
 from toolkit.values.outcome import CheckStatus, RowClass
 from toolkit.values.row_line import comparison
@@ -100,6 +101,13 @@ def test_what_repaired_it_is_shown(checked: Config, tmp_path: Path) -> None:
     assert "public.orders: identical, proven at 0/2000" in text
     assert "last full proof at 0/2000" in text
     assert "for 2 checks (1 rows modified; remedy: cdc repair public.orders); repaired at 0/2000" in text
+
+
+def test_without_a_check_it_names_the_command_to_run(lake: Config, tmp_path: Path) -> None:
+    """A cell failed with a KeyError before that."""
+    (lake.root / "cdc.toml").write_text("", encoding="utf-8")
+    with pytest.raises(CdcError, match=r"parity\.json; run `cdc check`"):
+        _run(lake, tmp_path)
 
 
 def _run(config: Config, folder: Path) -> str:
