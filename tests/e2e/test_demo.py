@@ -131,12 +131,12 @@ def test_the_whole_story_on_a_cluster(started: Demo) -> None:
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_takes_everything_along(started: Demo, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_interrupted_it_takes_everything_along(started: Demo, number: signal.Signals, code: int) -> None:
     started.wait_for("under load")
     assert len(started.processes()) > 3  # else the next question could not fail
     started.process.send_signal(number)
-    assert started.process.wait(timeout=120) == 130, started.said
+    assert started.process.wait(timeout=120) == code, started.said
     assert "Traceback" not in started.said
     started.left_nothing()
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -43,7 +44,7 @@ def work(ctx):
     stage.add(5)  # a thread that comes late
     ctx.output.text("result")
 
-class Pressed:  # standard error, and Ctrl-C when half of the long line is written, as a slow terminal lets it come
+class Pressed:  # standard error, and a signal when half of the long line is written, as a slow terminal lets it come
     def __getattr__(self, name):
         return getattr(sys.__stderr__, name)
 
@@ -51,7 +52,7 @@ class Pressed:  # standard error, and Ctrl-C when half of the long line is writt
         half = text.find("of words") if "long line" in text else 0
         sys.__stderr__.write(text[:half])
         if half:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM if "SIGTERM" in sys.argv[0] else signal.SIGINT)
         sys.__stderr__.write(text[half:])
 
 sys.argv[0] = {ending!r}
@@ -87,6 +88,7 @@ def _work(ending: str, *options: str) -> list[str]:
         ("fail", 1, "cdc: thing: found; do"),
         ("wait", 130, "cdc: interrupted"),
         ("drawing", 130, "cdc: interrupted"),
+        ("drawing until SIGTERM", -signal.SIGTERM, "cdc: interrupted"),
     ],
 )
 def test_a_terminal_shows_bars_and_is_left_clean(ending: str, code: int, last: str) -> None:

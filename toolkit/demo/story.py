@@ -11,14 +11,12 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from toolkit.demo import lake_sections, sql_prompt, workload
@@ -84,7 +82,7 @@ def run(directory: Path | None = None, major: int = 16, echo: Echo = print, *, c
         CdcError: a stage failed; its message says which.
     """
     folder = _prepare(directory or Path("cdc-demo"))
-    with _only_own_environment(), _sigterm_is_ctrl_c():
+    with _only_own_environment():
         try:
             report = _Demo(folder, major, _Story(echo), cluster=cluster).play()
         finally:
@@ -439,24 +437,6 @@ def _only_own_environment() -> Iterator[None]:
         yield
     finally:
         os.environ.update(kept)
-
-
-@contextlib.contextmanager
-def _sigterm_is_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM end the demo and everything that it started, as Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread: its caller handles signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _stop_spark() -> None:

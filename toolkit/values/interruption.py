@@ -1,4 +1,4 @@
-"""Keep Ctrl-C out of work that must not stop halfway."""
+"""Keep the signals that stop a command out of work that must not stop halfway."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+#: The signals that stop a command: Ctrl-C, a scheduler's, and a closed terminal's.
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C until the block ends. Also a decorator of a function: `@uninterrupted()`."""
+    """Delay what would stop the command until the block ends. Also a decorator of a function: `@uninterrupted()`."""
     if threading.current_thread() is not threading.main_thread():  # signals never reach other threads
         yield
         return
     held: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    before = {number: signal.signal(number, lambda came, _: held.append(came)) for number in STOPPING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         if held:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(held[0])

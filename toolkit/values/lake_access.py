@@ -24,8 +24,8 @@ class LakeConfig(Section):
     warehouse: str = "lake/warehouse"
     """Folder of the Iceberg tables: a path of this machine, or an address in `s3://`, `gs://` or `abfss://`."""
     work_dir: str | None = None
-    """Folder of this machine for lease, spool, logs and reports; default: the folder that `warehouse` is in, or
-    `lake` if that is in an object store."""
+    """Folder of this machine for lease, spool, logs and reports, another one for each lake; default: the folder that
+    `warehouse` is in, or `lake` if that is in an object store."""
     catalog: str = "lake"
     """Name of the Spark catalog."""
     type: CatalogKind = CatalogKind.JDBC
