@@ -84,6 +84,31 @@ def test_a_commit_whose_answer_is_lost_keeps_its_files(pg16: EmbeddedServer, tmp
     assert done.stdout.splitlines() == ["True [2]", "True [2, 3]", "True [2, 3]", "True [1, 2]"]
 
 
+#: Makes a table in each of two lakes, and prints what both have.
+_TWO_LAKES = """
+import json, sys
+from pathlib import Path
+from toolkit.lake import session, tables
+from toolkit.values.config import Config, LakeConfig
+
+for name, section in zip(("one", "two"), sys.argv[2:]):
+    access = Config(root=Path(sys.argv[1]) / name, lake=LakeConfig(**json.loads(section))).lake_access
+    spark = session.own_session(access)
+    tables.ensure(spark, access)
+    session.session(access).sql(f"CREATE TABLE lake.current.{name} (id INT) USING iceberg")  # as dbt does
+    print([row.tableName for row in spark.sql("SHOW TABLES IN current").collect()])
+"""
+
+
+def test_two_lakes_with_catalogs_in_postgresql_in_one_process(pg16: EmbeddedServer, tmp_path: Path) -> None:
+    """The session of dbt had the catalog of the first one, and builds of the second wrote into that lake."""
+    with postgresql_catalog(pg16) as one, postgresql_catalog(pg16) as two:
+        command = [sys.executable, "-c", _TWO_LAKES, str(tmp_path), json.dumps(one), json.dumps(two)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["['one']", "['two']"]
+
+
 def test_no_java_at_all_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -161,12 +161,27 @@ def forbid_repeated_commits(spark: SparkSession, name: str) -> None:
     kind, uri = (spark.conf.get(f"spark.sql.catalog.{name}.{key}", "") for key in ("type", "uri"))
     if kind != CatalogKind.JDBC or str(uri).startswith(SQLITE):
         return
-    catalog = spark._jsparkSession.sessionState().catalogManager().catalog(name).icebergCatalog()
+    catalog = _opened(spark, name).icebergCatalog()
     if catalog.getClass().getSimpleName() == "CachingCatalog":
         catalog = _field(catalog, "catalog")
     repeated = _field(_field(catalog, "connections"), "retryableStatusCodes")
     for state in filter(repeated.contains, _UNKNOWN):  # another run in this JVM may have removed them
         repeated.remove(state)
+
+
+def _opened(spark: SparkSession, name: str) -> Any:
+    """Return a catalog of a session. Spark opens it with the settings of the active one, perhaps of another lake."""
+    assert spark._jvm is not None
+    sessions = spark._get_j_spark_session_class(spark._jvm)
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        return spark._jsparkSession.sessionState().catalogManager().catalog(name)
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def _field(instance: Any, name: str) -> Any:
