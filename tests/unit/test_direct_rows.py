@@ -195,8 +195,8 @@ def _results(number: int) -> list[dict[str, Any]]:
     full = {
         "checked_at": datetime(1969, 12, 31, 23, 59, 59, number, UTC), "lsn": Lsn(2**62 + number), "table": "ä'",
         "relid": number, "status": "identical", "proof": "full", "rows": 5, "identical": 5, "modified": 0, "added": 0,
-        "removed": 0, "full_lsn": number, "published": number % 2 == 0, "tag": "t", "reason": "", "remedy": "r",
-        "causes": "[]",
+        "removed": 0, "full_lsn": number, "published": number % 2 == 0, "generation": 1, "tag": "t",
+        "reason": "", "remedy": "r", "causes": "[]",
     }  # fmt: skip
     return [full, full | {"published": False}, dict.fromkeys(full), full | {"published": True}]
 

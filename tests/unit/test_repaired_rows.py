@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit.cli import main
-from toolkit.lake import scans
-from toolkit.quality import differing_rows, published
+from toolkit.lake import proofs, scans
+from toolkit.quality import differing_rows
 from toolkit.rawlog import states
 from toolkit.values.errors import ConfigError, UnknownTable
 
@@ -36,7 +36,7 @@ def test_differing_rows_are_those_of_the_table_that_has_the_name_now(monkeypatch
     monkeypatch.setattr(
         states, "live_tables", lambda _: [SimpleNamespace(identifier=n, relid=r) for n, r in live.items()]
     )
-    monkeypatch.setattr(published, "proofs", lambda _: rows)
+    monkeypatch.setattr(proofs, "proofs_by_relid", lambda _: rows)
     monkeypatch.setattr(scans, "scan", lambda *_, where: [{"key": [("id", str(where[0][0][2]))]}])
     assert differing_rows.keys(lake, "public.a") == ({"id": "2"},)
     assert differing_rows.keys(lake, "public.b") == ({"id": "1"},)
