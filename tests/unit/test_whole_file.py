@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.support_lake import files_below
 from toolkit.ops import last_run
 from toolkit.quality import expectations
 from toolkit.quality.report import CheckReport
@@ -19,22 +17,11 @@ from toolkit.values.whole_file import write_whole
 pytestmark = pytest.mark.unit
 
 
-@contextmanager
-def _no_file_over(size: int) -> Iterator[None]:
-    """Let the kernel write only so many bytes of a file."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_file_that_cannot_be_written_whole_stays(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "file"
     write_whole(path, "é")
     write_whole(path, b"before", mode=0o600)
-    with _no_file_over(10), pytest.raises(OSError, match="File too large"):
+    with files_below(10), pytest.raises(OSError, match="File too large"):
         write_whole(path, "x" * 100)
     assert [found.name for found in path.parent.iterdir()] == ["file"]
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("before", 0o600)
@@ -47,7 +34,7 @@ def test_the_report_of_the_last_check_is_a_whole_one(tmp_path: Path) -> None:
     files = {path: path.read_bytes() for path in expectations.directory(access).iterdir()}
     assert len(files) == 4
     for size in sorted({len(content) for content in files.values()}):
-        with _no_file_over(size - 1), pytest.raises(OSError, match="File too large"):
+        with files_below(size - 1), pytest.raises(OSError, match="File too large"):
             expectations.write(access, CheckReport(Lsn(0x1000), ()))
         assert {path: path.read_bytes() for path in expectations.directory(access).iterdir()} == files
     assert expectations.last_report(access)["lsn"] == "0/1000"
@@ -58,6 +45,6 @@ def test_how_commands_ended_is_kept_where_it_cannot_be_written(tmp_path: Path) -
     access.work_dir.mkdir(parents=True)
     run = last_run.LastRun("drain", 0, "2026-11-27T04:00:00+00:00", None)
     last_run.remember(access, run)
-    with _no_file_over(10):
+    with files_below(10):
         last_run.remember(access, last_run.LastRun("drain", 1, "2026-11-27T05:00:00+00:00", "x"))
     assert last_run.last_runs(access) == (run,)
