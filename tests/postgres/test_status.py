@@ -16,7 +16,7 @@ from tests.support_lake import of_others, plain_lake
 from tests.support_postgres import reading_beside
 from toolkit.api import Toolkit
 from toolkit.cli import frame, main
-from toolkit.lake import check_results, proofs, scans
+from toolkit.lake import check_results, scans
 from toolkit.ops import diagnosis, last_run, status_report
 from toolkit.rawlog.states import UNDER_ITS_NAME, State
 from toolkit.source import connection, slot
@@ -130,7 +130,6 @@ def _checked(config: Config, monkeypatch: pytest.MonkeyPatch, age_hours: float =
         "scan",
         lambda c, name, *a, **k: iter([known | row]) if name == "ops.published" else whole(c, name, *a, **k),
     )
-    monkeypatch.setattr(proofs, "proofs_by_relid", lambda _: {table.relid: known | row})
 
 
 @pytest.mark.parametrize(

@@ -41,24 +41,24 @@ def proven(access: LakeAccess, ledger: LogReader) -> dict[int, Lsn]:
 
 
 def proofs_by_relid(ledger: Ledger, snapshot: int | None = None) -> dict[int, dict[str, Any]]:
-    """Read `ops.published` by relid, now or as of a table snapshot, without a JVM. Empty before the first check.
+    """Read `ops.published` by relid, as of a table snapshot or the newest one, without a JVM.
 
-    A row of an earlier generation is left out if another table has its relid now.
+    It is empty before the first check. A row of an earlier generation is left out if another table of the current one
+    has its relid.
     """
-    from toolkit.lake.direct_scan import rows_of
-    from toolkit.lake.scans import scan_arrow
+    from toolkit.lake.scans import scan
 
-    access, last = ledger.access, ledger.last()
-    found = scan_arrow(access, access.names.proofs, snapshot=snapshot)
-    if found is None or last is None:
+    last = ledger.last()
+    if last is None:
         return {}
     names = {table.relid: table.identifier for table in live_tables(ledger)}
-    rows = {row["relid"]: row for row in rows_of(found)}
+    found = scan(ledger.access, ledger.access.names.proofs, snapshot=snapshot)
+    rows = {row["relid"]: row for row in found}
     return {r: row for r, row in rows.items() if not of_another(row, names.get(r, row["table"]), last.generation)}
 
 
 def of_another(row: Mapping[str, Any], table: str, generation: int | None) -> bool:
-    """Return whether what a check found is of another table than the one that has its relid in a later generation."""
+    """Return whether a check has found this of another table, which had the relid in an earlier generation."""
     return checked_generation(row) not in (None, generation) and row["table"] != table
 
 

@@ -89,8 +89,13 @@ def scan_batches(access: LakeAccess, table: str, columns: Sequence[str], *, wher
 
 
 def scan(
-    access: LakeAccess, table: str, columns: Sequence[str] = ("*",), *, where: Where | str = ()
+    access: LakeAccess,
+    table: str,
+    columns: Sequence[str] = ("*",),
+    *,
+    where: Where | str = (),
+    snapshot: int | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Read rows of a small `namespace.table`; none if there is no such table."""
-    found = scan_arrow(access, table, columns, where=where)
+    """Read rows of a small `namespace.table` as `scan_arrow` does; none if there is no such table."""
+    found = scan_arrow(access, table, columns, where=where, snapshot=snapshot)
     yield from direct_scan.rows_of(found) if found is not None else ()
