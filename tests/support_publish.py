@@ -62,7 +62,7 @@ class Shop:
         commands.publish(self.config, self.report(**statuses), at=at)
 
     def report(self, **statuses: str) -> CheckReport:
-        """What a check of now has found, which may end later."""
+        """What a check finds at this moment; it may end later."""
         found = []
         for table in live_tables(ledger_of(self.config)):
             status = statuses.get(table.name, "identical")
