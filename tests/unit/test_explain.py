@@ -71,3 +71,10 @@ def test_the_frame_has_the_documented_columns() -> None:
     for column in frame.columns:
         assert column in column_life.explain_frame.__doc__
     assert frame["rows"].tolist() == [5, 3, 0]
+
+
+def test_the_frame_of_a_table_without_columns_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = list(column_life.explain_frame(ledger_of(CONFIG), "purchases").columns)
+    monkeypatch.setattr(column_life, "explain", lambda *_: ())
+    frame = column_life.explain_frame(ledger_of(CONFIG), "purchases")
+    assert (list(frame.columns), len(frame)) == (expected, 0)

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
     from toolkit.lake.ledger import Ledger
 
+#: The columns of the frame. A table without columns has a frame without rows.
+_FRAME = (
+    "attnum", "column", "type", "valid_from", "valid_to", "since", "dropped", "changes", "tag", "role", "at", "sql",
+    "rows", "first_row", "last_row",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -96,7 +102,7 @@ def explain_frame(ledger: Ledger, table: str, column: str | None = None) -> pd.D
         }
         for s in explain(ledger, table, column)
     ]
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(rows, columns=_FRAME)
     frame["at"] = pd.to_datetime(frame["at"], utc=True, format="ISO8601")
     return frame
 
