@@ -52,8 +52,10 @@ ROW_CLASSES = {
 }
 CAUSES = {
     "capture": "The log does not have the change. Remedy: `cdc repair TABLE --differing`.",
-    "build": "The log has the change, the table does not. Remedy: `cdc build`.",
-    "tampered": "The table was changed after its build, by the table snapshot that the report names.",
+    "build": "The log has the change, the table does not. Remedy: the full refresh that the report names. A plain"
+    " `cdc build` passes over a table without news.",
+    "tampered": "The table was changed after its build, by the table snapshot that the report names. Remedy: the same "
+    "full refresh.",
 }
 PROOFS = {
     "full": "Every row was compared.",
@@ -293,7 +295,8 @@ def states() -> str:
         0: "Success.",
         1: "The command failed. One line on stderr says what failed and what to do.",
         2: "Wrong usage: an option, an argument or `cdc.toml`.",
-        3: "A parity difference, or a stale table.",
+        3: "A parity difference, or a stale table. Also: a table that `cdc init` left out, a statement that `cdc ddl"
+        " lint` finds to need a look, a difference in `cdc audit`, and anything that `cdc status` calls wrong.",
         4: "Another runner has the lease.",
         129: "Ended by SIGHUP: the terminal was closed. `cdc status` and `[notify]` report it.",
         130: "Interrupted. Nothing half-done remains; run the command again.",
