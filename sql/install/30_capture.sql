@@ -506,6 +506,7 @@ begin
       where c.oid = any (created)
         and c.relkind in ('r', 'p')
         and c.relpersistence = 'p'
+        and n.nspname not in ('information_schema', 'cdc') -- which no pattern means
         and exists (select from jsonb_array_elements_text(chosen -> 'tables') as t where n.nspname || '.' || c.relname ~ t)
         and not exists (select from jsonb_array_elements_text(chosen -> 'exclude') as t where n.nspname || '.' || c.relname ~ t)
         and not p.puballtables
@@ -669,9 +670,9 @@ begin
       where d.classid is not null
         and not (d.in_extension and d.classid = 'pg_proc'::regclass)
         and coalesce(d.schema_name, '') <> 'pg_temp'
-        and ( -- what was made elsewhere and moved there; not what the toolkit has
+        and ( -- in the schema of capture: what is not the toolkit's
           d.schema_name is distinct from 'cdc'
-          or d.command_tag in ('ALTER TABLE', 'ALTER TYPE') and not cdc.is_own(d.object_identity)
+          or d.command_tag ~ ' (TABLE|TYPE|INTO)' and not cdc.is_own(d.object_identity)
         );
       if objects is not null then
         perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag, 'objects', objects));
@@ -740,9 +741,9 @@ begin
       and d.classid is not null
       and not (d.in_extension and d.classid = 'pg_proc'::regclass) -- the script may create a thousand
       and coalesce(d.schema_name, '') <> 'pg_temp'
-      and ( -- what was made elsewhere and moved there; not what the toolkit has
+      and ( -- in the schema of capture: what is not the toolkit's
         d.schema_name is distinct from 'cdc'
-        or d.command_tag in ('ALTER TABLE', 'ALTER TYPE') and not cdc.is_own(d.object_identity)
+        or d.command_tag ~ ' (TABLE|TYPE|INTO)' and not cdc.is_own(d.object_identity)
       );
 
     if objects is null then
@@ -849,7 +850,11 @@ begin
       )
       into objects
       from pg_event_trigger_dropped_objects() as d
-      where not d.is_temporary and coalesce(d.schema_name, '') <> 'cdc';
+      where not d.is_temporary
+        and (
+          d.schema_name is distinct from 'cdc'
+          or d.object_type in ('table', 'table column') and not cdc.is_own(d.object_identity)
+        );
       if objects is not null then
         perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag, 'objects', objects));
       end if;
@@ -907,7 +912,10 @@ begin
     into objects, dropped, tables, types
     from pg_event_trigger_dropped_objects() as d
     where not d.is_temporary
-      and coalesce(d.schema_name, '') <> 'cdc'
+      and (
+        d.schema_name is distinct from 'cdc'
+        or d.object_type in ('table', 'table column') and not cdc.is_own(d.object_identity)
+      )
       and d.object_type in (
         'table', 'table column', 'table constraint', 'default value', 'composite type column', 'index', 'type', 'schema',
         'publication', 'publication relation', 'publication namespace', 'trigger'

@@ -63,6 +63,20 @@ HISTORIES: tuple[History, ...] = (
         ),
     ),
     History(
+        "tables are made in the schema of capture and leave it",
+        (
+            "create table cdc.x_{n} as select * from t",
+            "alter table cdc.x_{n} add primary key (id), add w int default 4",
+            "alter table cdc.x_{n} set schema {s}",
+            "insert into x_{n} values (3, 'z')",
+            (
+                "begin; create table cdc.y_{n} as select * from t; alter table cdc.y_{n} add primary key (id); "
+                "alter table cdc.y_{n} set schema {s}; insert into y_{n} values (3, 'z'); commit"
+            ),
+            "create table cdc.z_{n} (id int primary key); insert into cdc.z_{n} values (1); drop table cdc.z_{n}",
+        ),
+    ),
+    History(
         "a table is in information_schema for a while",
         (
             "alter table t rename to t_{n}",

@@ -114,6 +114,18 @@ HISTORIES: tuple[History, ...] = (
         ("begin; savepoint a; drop table r1; rollback to a; update r set v = 'q'; commit",),
     ),
     of_root(
+        "a partition comes and goes in the schema of capture",
+        (
+            "create table cdc.p_{n} partition of r for values from (20) to (30)",
+            "insert into r values (5, 25, 'gone')",
+            "drop table cdc.p_{n}",
+            (
+                "begin; create table cdc.p_{n} partition of r for values from (20) to (30); insert into r "
+                "values (6, 26, 'gone'); alter table r detach partition cdc.p_{n}; drop table cdc.p_{n}; commit"
+            ),
+        ),
+    ),
+    of_root(
         "a trigger fills rows before they are stored",
         (
             (

@@ -262,7 +262,7 @@ GUARDS_OF_READING = (
     never(
         "own tables of a publication for all tables",
         "toolkit/decode/transaction.py",
-        "message.schema == LOG_SCHEMA and (version is None or OWN_NAME.fullmatch(message.name))",
+        "message.schema == LOG_SCHEMA and OWN_NAME.fullmatch(message.name)",
         "tests/postgres/test_new_key.py::test_the_key_is_not_in_the_log_of_a_publication_for_all_tables",
     ),
     Guard(

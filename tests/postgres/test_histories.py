@@ -89,6 +89,14 @@ def test_ddl_of_a_table_in_a_schema_of_the_server_or_of_capture_is_captured(sour
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_a_partition_dropped_in_the_schema_of_capture_takes_its_rows_with_it(source: Config, tmp_path: Path) -> None:
+    played = [NAMED["a partition comes and goes in the schema of capture"]]
+    with Play.of(played, source, tmp_path, "roots") as play:
+        play.run()
+    assert not play.findings, "\n".join(play.findings)
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 @pytest.mark.parametrize("way", ["all", "log"])
 def test_a_lost_event_is_found(source: Config, tmp_path: Path, way: str) -> None:
     """Else the histories prove nothing. The log loses a change, and then what makes a table stale."""

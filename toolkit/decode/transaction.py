@@ -453,7 +453,7 @@ class Transaction:
             layouts.add(self._quarantine(index, message, reason) if unsent else log_binding(index, message), message)
             return
         version = self.planner.versions.get(relid)
-        if message.schema == LOG_SCHEMA and (version is None or OWN_NAME.fullmatch(message.name)):
+        if message.schema == LOG_SCHEMA and OWN_NAME.fullmatch(message.name):
             # A publication for all tables sends the signing key too.
             layouts.add(Binding(index, relid, (), 0, None, kind=UNREAD), message)
             return
