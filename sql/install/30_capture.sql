@@ -944,6 +944,19 @@ begin
       'dropped', to_jsonb(dropped::int8[]),
       'tables', to_jsonb(tables::int8[])
     ));
+    -- Where a column took the name of a dropped one, a row that another event trigger wrote before this one fired looks
+    -- like a row with the columns before.
+    if exists (
+      select
+      from pg_event_trigger_dropped_objects() as d
+      join pg_attribute as a on a.attrelid = d.objid and a.attname = d.address_names[3] and not a.attisdropped
+      where d.object_type = 'table column'
+    ) and exists (
+      select from pg_event_trigger as t
+      where t.evtname < '_cdc_0_drop' and t.evtevent = 'sql_drop' and t.evtenabled <> 'D'
+    ) then
+      perform cdc.capture_failed(tg_tag, 'another event trigger fires before that of capture', objects, tables);
+    end if;
   exception
     when others then
       begin
