@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from html.parser import HTMLParser
@@ -63,6 +64,19 @@ def test_a_name_does_not_drive_the_terminal(capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr().out
     assert not set(shown) & set("\x1b\x07\x9b\u202e\r")
     assert r"a\x1b]0;title\x07\x9b2J\u202eb\r" in shown
+
+
+@pytest.mark.parametrize("charset", ["iso-8859-1", "utf-8"])
+def test_a_result_can_be_written_where_the_locale_lacks_its_characters(charset: str) -> None:
+    @click.command()
+    @command
+    def names(ctx: Context) -> None:
+        ctx.output.table([{"table": "é€"}])
+
+    text, json_ = (CliRunner(charset=charset).invoke(names, ["--output", form]) for form in ("text", "json"))
+    shown = {"iso-8859-1": "é\\u20ac", "utf-8": "é€"}[charset]
+    assert (text.exit_code, text.stdout_bytes.decode(charset).splitlines()) == (0, ["table", shown])
+    assert (json_.exit_code, json.loads(json_.stdout_bytes.decode(charset))) == (0, [{"table": "é€"}])
 
 
 def test_a_command_writes_files_that_only_this_account_reads(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import json
 import sys
@@ -38,8 +39,9 @@ def say(line: str, *, nl: bool = True, err: bool = False) -> None:
         CdcError: the program at the other end of a pipe reads no more, or the file cannot be written.
     """
     progress.result()
+    encoding = _encoding()
     try:
-        click.echo(line, nl=nl, err=err)
+        click.echo(line.encode(encoding, "backslashreplace").decode(encoding), nl=nl, err=err)
     except BrokenPipeError:
         raise CdcError(
             "writing the result: the program that reads it has ended; run it again, and write to a file if you need"
@@ -47,6 +49,11 @@ def say(line: str, *, nl: bool = True, err: bool = False) -> None:
         ) from None
     except OSError as error:
         raise CdcError(f"writing the result: {error.strerror or error}; free space there, and run it again") from None
+
+
+def _encoding() -> str:
+    """Return the encoding of standard output. That of an older locale lacks most characters."""
+    return sys.stdout.encoding or "utf-8"
 
 
 def plain(value: Any) -> Any:
@@ -70,7 +77,8 @@ class JsonOutput:
     """Write one JSON document to standard output: indented on a terminal, else on one line, as log files want it."""
 
     def _text(self, value: Any) -> str:
-        return json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=False)
+        escaped = codecs.lookup(_encoding()).name != "utf-8"
+        return json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=escaped)
 
     def record(self, value: Any) -> None:
         """Write one result as an object."""
