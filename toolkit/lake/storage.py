@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from toolkit.values.lake_access import LakeAccess
 
+_IO = {"py-io-impl": "toolkit.lake.store_io.StoreFileIO"}
 #: The FileIO of each store by its properties. It keeps the connections of the store open.
 _opened: dict[tuple[tuple[str, str], ...], FileIO] = {}
 
@@ -35,10 +36,7 @@ _opened: dict[tuple[tuple[str, str], ...], FileIO] = {}
 def file_properties(access: LakeAccess, place: str | None = None) -> dict[str, str]:
     """Return the properties by which pyiceberg opens files of the lake, or of another place. They may have secrets."""
     place = place or access.warehouse
-    found = object_store.pyiceberg_settings(place, access.lake.properties, os.environ)
-    if local_path(place) is not None:
-        return found
-    return {"py-io-impl": "toolkit.lake.store_io.StoreFileIO", **found}
+    return {**_IO, **object_store.pyiceberg_settings(place, access.lake.properties, os.environ)}
 
 
 def file_io(location: str, properties: Mapping[str, str]) -> FileIO:
@@ -47,7 +45,7 @@ def file_io(location: str, properties: Mapping[str, str]) -> FileIO:
     from pyiceberg.io import load_file_io
 
     if local_path(location) is not None:
-        return load_file_io({}, location)
+        return load_file_io(dict(_IO), location)
     key = tuple(sorted(properties.items()))
     if key not in _opened:
         _opened[key] = load_file_io(dict(properties), location)

@@ -1,4 +1,4 @@
-"""Open objects by pyiceberg's FileIO, with what it leaves out for some stores. `storage.file_properties` names it."""
+"""Open files and objects by pyiceberg's FileIO, with what it leaves out. `storage.file_properties` names it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.utils.datetime import millis_to_datetime
 
 from toolkit.lake.signed_store import without_signatures
+from toolkit.values.locations import local_path
 
 _PATIENCE = timedelta(
     seconds=30
@@ -18,11 +19,16 @@ _PATIENCE = timedelta(
 
 
 class StoreFileIO(PyArrowFileIO):
-    """pyiceberg's own FileIO, which gives up on a store that does not answer, and knows addresses with an account."""
+    """pyiceberg's own FileIO, which gives up on a store that does not answer, and knows addresses with an account.
+
+    A file of this machine may be in a folder with `?` or `#` in its name, which pyiceberg takes for parts of a URL.
+    """
 
     @staticmethod
     def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
         """Give scheme, bucket or container with its account, and the path that the client of the store expects."""
+        if (local := local_path(location)) is not None:
+            return "file", "", str(local.absolute())
         scheme, place, path = PyArrowFileIO.parse_location(location, properties)
         container, account, _ = place.partition("@")
         return scheme, place, f"{container}{path.removeprefix(place)}" if account else path
