@@ -283,6 +283,19 @@ def test_no_table_of_a_new_generation_is_taken_for_an_earlier_one_with_its_relid
     assert episodes == [("public.a", 1, None), ("public.c", 1, Lsn(1))]
 
 
+def test_a_check_that_ends_after_a_new_log_has_begun_publishes_nothing(shop: Shop) -> None:
+    """It took a table of the new log for the one with the same relid, and ended with an error of Spark's own."""
+    shop.build(1)
+    whole = tuple(replace(table, full_lsn=Lsn(1)) for table in shop.report().tables)
+    late = replace(shop.report(), tables=whole)
+    ledger_of(shop.config).append_empty(replace(shop.last(), batch_id=2, generation=2), [])
+    shop.create("c", TABLES["a"])
+    before = shop.last()
+    with pytest.raises(CommitConflict, match=r"generation 1 .* generation 2 has begun .* run `cdc check`"):
+        commands.publish(shop.config, late)
+    assert (shop.last(), shop.proofs(), shop.tags()["b"]) == (before, {}, {"g1_lsn_0000000000000001"})
+
+
 def test_a_check_that_counted_no_orphans_forgets_none(shop: Shop) -> None:
     """A check without a cut counted nothing, and status then said that all rows have what they reference."""
     key = ForeignKey("b_a_fkey", TABLES["b"], TABLES["a"], (1,), (1,), None)

@@ -18,6 +18,7 @@ from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Baseline, Covers, Kind, Origin
+from toolkit.values.errors import CommitConflict
 from toolkit.values.lake_access import LakeAccess
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -55,17 +56,17 @@ def publish(
     Returns the names of the tables whose view moved.
 
     Raises:
-        CommitConflict: another check published meanwhile; this one published nothing.
+        CommitConflict: another check published meanwhile, or a new log has begun; this one published nothing.
     """
     from toolkit.lake.session import own_session
     from toolkit.rawlog.states import live_tables
 
+    ledger = lake.reading()
+    generation = _generation(ledger, report)
     spark = own_session(lake.access)
     check_results.ensure(lake.access, spark)
-    ledger = lake.reading()
     _note(ledger, report)
     tables = {t.relid: t for t in live_tables(ledger)}
-    generation = _generation(ledger, report)
     names = lake.access.names
     base = reads.snapshot_id(lake.access, names.proofs)
     empty = dict.fromkeys(check_results.columns(names.proofs))  # a lake of an older version lacks some of them
@@ -146,10 +147,20 @@ def _keep(
 
 
 def _generation(ledger: Ledger, report: CheckReport) -> int:
-    """Return the generation of the log that was compared; the current one where the report does not say."""
+    """Return the generation of the log, which is the one that was compared.
+
+    Raises:
+        CommitConflict: a new log has begun since. Its LSNs and relids have nothing to do with what was compared.
+    """
     last = ledger.last()
-    compared = (b.generation for b in ledger.batches() if b.batch_id == report.batch_id)
-    return next(compared, last.generation if last is not None else 1)
+    current = last.generation if last is not None else 1
+    compared = next((b.generation for b in ledger.batches() if b.batch_id == report.batch_id), current)
+    if compared != current:
+        raise CommitConflict(
+            f"publishing what was compared of generation {compared} of the log: generation {current} has begun"
+            " meanwhile; nothing was published, run `cdc check`"
+        )
+    return current
 
 
 def _newer(known: Mapping[str, Any], generation: int, lsn: Lsn) -> bool:
