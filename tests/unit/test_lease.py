@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.lake.lease import LEASE_NAME, hold_lease, holder
-from toolkit.values.config import Config
+from toolkit.values.config import Config, LakeConfig
 from toolkit.values.errors import LakeError
 
 pytestmark = pytest.mark.unit
@@ -44,4 +44,24 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
         pytest.raises(LakeError, match=r"the lease file .*/lease cannot be locked: No locks .*; set \[lake\] work_dir"),
         hold_lease(access),
     ):
+        pass
+
+
+def test_two_lakes_in_one_folder_need_work_folders_of_their_own(tmp_path: Path) -> None:
+    """A run of the one that succeeded removed what `cdc status` knew of a failed run of the other."""
+    one, other, apart = (
+        Config(root=tmp_path, lake=LakeConfig(warehouse=f"lakes/{name}", work_dir=folder)).lake_access
+        for name, folder in (("one", None), ("other", None), ("other", "work"))
+    )
+    for access in (one, one, apart):
+        with hold_lease(access):
+            pass
+    with pytest.raises(LakeError, match=r"work_dir .*/lakes is .* 'one', .* 'other'; .* remove"), hold_lease(other):
+        pass
+    with hold_lease(one):
+        assert holder(one) is not None
+    with hold_lease(Config(root=tmp_path).lake_access):  # the default folders
+        pass
+    moved = Config(root=(tmp_path / "lakes").rename(tmp_path / "moved"), lake=LakeConfig(warehouse="one"))
+    with hold_lease(moved.lake_access):
         pass

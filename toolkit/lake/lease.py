@@ -14,11 +14,15 @@ from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING
 
 from toolkit.values.errors import LakeError, LeaseHeld
+from toolkit.values.locations import scheme
+from toolkit.values.whole_file import write_whole
 
 if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
 
 LEASE_NAME = "lease"
+#: The file that names the warehouse of the lake whose folder it is in.
+OWNER_NAME = "warehouse.txt"
 _ASKED_SECONDS = 0.05
 
 
@@ -64,7 +68,7 @@ def hold_lease(access: LakeAccess) -> Iterator[None]:
 
     Raises:
         LeaseHeld: another process holds it; the message says which.
-        LakeError: the lease file cannot be written or locked.
+        LakeError: the lease file cannot be written or locked, or the folder is that of another lake.
     """
     path = access.work_dir / LEASE_NAME
     try:
@@ -95,6 +99,27 @@ def hold_lease(access: LakeAccess) -> Iterator[None]:
         file.write(f"pid {os.getpid()} on {socket.gethostname()} since {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n")
         file.flush()
         try:
+            _require_own(access)
             yield
         finally:
             file.truncate(0)  # still held: closing the file frees it
+
+
+def _require_own(access: LakeAccess) -> None:
+    """Refuse the folder of another lake. Each would report the failed runs and the differing rows of the other.
+
+    A local warehouse is named by its path from the folder, which stays when both are moved.
+    """
+    path, place = access.work_dir / OWNER_NAME, access.warehouse
+    mine = place if scheme(place) else os.path.relpath(place, access.work_dir)
+    try:
+        found = path.read_text(encoding="utf-8").strip() if path.exists() else None
+        if found is None:
+            write_whole(path, f"{mine}\n")
+    except OSError as error:
+        raise LakeError(f"{path} is not readable or writable: {error.strerror}; correct that") from None
+    if found not in (None, mine):
+        raise LakeError(
+            f"[lake] work_dir {access.work_dir} is the folder of the lake with warehouse {found!r}, and this one has"
+            f" {mine!r}; set another [lake] work_dir, or, if that lake is gone or was moved here, remove {path}"
+        )
