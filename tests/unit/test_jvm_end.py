@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -54,3 +58,21 @@ def test_tracebacks_of_py4j_are_left_out_of_the_log() -> None:
     for path, shown in (("/x/py4j/clientserver.py", False), ("/x/other/clientserver.py", True)):
         record = logging.LogRecord("root", logging.ERROR, path, 1, "Exception while sending command.", None, None)
         assert bool(logging.getLogger().filter(record)) == shown
+
+
+def test_settings_that_a_killed_command_left_are_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may have the password of the catalog and the keys of the store."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pid = os.fork()
+    if not pid:
+        with session._submit_arguments([("spark.sql.catalog.lake.token", "hidden")]):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    (left,) = tmp_path.iterdir()
+    assert "hidden" in (left / "spark.properties").read_text()
+    with session._submit_arguments([]), session._submit_arguments([]):
+        found = list(tmp_path.iterdir())
+        assert len(found) == 2 and left not in found
+    assert not list(tmp_path.iterdir())

@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import re
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +24,7 @@ from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table
 from toolkit.values.outcome import BuildAction
 from toolkit.values.process_env import environment
+from toolkit.values.run_folders import run_folder
 
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
@@ -250,9 +250,9 @@ def _invoke(
         own_failed = own_failed or [f"no model of the user's was run: {_line(str(exception))}"]
         done = {r.node.unique_id: r for r in results if r.status == "success"}
         show_again()
-        with tempfile.TemporaryDirectory(prefix="dbt-", dir=access.work_dir) as shared:
-            project.copy_shared(dbt.folder, Path(shared))
-            exception, results = _dbt(access, [*arguments, "--project-dir", shared, *options])
+        with run_folder(access.work_dir, "dbt-") as shared:
+            project.copy_shared(dbt.folder, shared)
+            exception, results = _dbt(access, [*arguments, "--project-dir", str(shared), *options])
         results = list({**{r.node.unique_id: r for r in results}, **done}.values())
     if exception is not None or any(r.status in _FAILED and r not in own for r in results):
         raise BuildFailed(_message(exception, results)) from None

@@ -27,6 +27,7 @@ from toolkit.values.interruption import uninterrupted
 from toolkit.values.locations import local_path
 from toolkit.values.process_env import environment
 from toolkit.values.resources import ROOT
+from toolkit.values.run_folders import run_folder
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
@@ -308,8 +309,8 @@ def _submit_arguments(settings: Iterable[tuple[str, str]]) -> Iterator[dict[str,
         units = text.encode("utf-16-be")
         return (chr(units[i] << 8 | units[i + 1]) for i in range(0, len(units), 2))
 
-    with tempfile.TemporaryDirectory(prefix="cdc-spark-") as folder:  # mode 0700
-        file = Path(folder) / "spark.properties"
+    with run_folder(Path(tempfile.gettempdir()), "cdc-spark-") as folder:
+        file = folder / "spark.properties"
         file.touch(mode=0o600)
         file.write_text("".join(f"{escaped(k)}={escaped(v)}\n" for k, v in settings), encoding="ascii")
         yield {

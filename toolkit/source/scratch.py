@@ -22,6 +22,7 @@ from toolkit.values.capture_rules import CaptureRules, SourceConfig
 from toolkit.values.config import DdlConfig
 from toolkit.values.errors import ConfigError, SourceUnavailable
 from toolkit.values.log_setup import logger
+from toolkit.values.run_folders import run_folder
 
 _log = logger(__name__)
 _LOCK_WAIT = "5000"  # milliseconds that pg_dump waits for a table that another session has locked
@@ -175,8 +176,8 @@ def _copy_roles(conn: Connection, roles: Iterable[str], owner: str) -> None:
 
 def _copy_schema(source: SourceConfig, conninfo: str, admin: str, program: Callable[[str], str]) -> None:
     """Dump the schema and restore it as the role without rights; only publications need the administrator."""
-    with tempfile.TemporaryDirectory(prefix="cdc-lint-") as folder:
-        dump, contents = Path(folder) / "schema.dump", Path(folder) / "publications"
+    with run_folder(Path(tempfile.gettempdir()), "cdc-lint-") as folder:
+        dump, contents = folder / "schema.dump", folder / "publications"
         done = _run(program("pg_dump"), source.conninfo, *_DUMP, f"--file={dump}")
         if done.returncode != 0:
             raise SourceUnavailable(
