@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from pathlib import Path
@@ -14,6 +15,7 @@ from psycopg.conninfo import make_conninfo
 from tests.support_postgres import tcp_conninfo
 from toolkit.demo.server import EmbeddedServer
 from toolkit.source.connection import PINNED, Connection, connect
+from toolkit.values import log_setup
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.errors import ConfigError, SourceUnavailable
 
@@ -108,6 +110,23 @@ def test_malformed_conninfo_is_not_printed() -> None:
     with pytest.raises(ConfigError, match=r"conninfo is malformed") as refusal:
         connect(Config(source=SourceConfig(conninfo="host=h password = 'hunter2")).source)
     assert "hunter2" not in str(refusal.value)
+
+
+def test_a_lost_session_adds_no_line_of_the_driver(
+    pg16: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With `[log] format = "json"` too, standard error had "error ignored in rollback on <psycopg.Connection [BAD]"."""
+    log_setup.configure(verbose=False, as_json=True)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # those of pytest
+    with (
+        psycopg.connect(pg16.conninfo(), autocommit=True) as other,
+        pytest.raises(ZeroDivisionError),
+        connect(Config(source=SourceConfig(conninfo=pg16.conninfo())).source) as conn,
+    ):
+        conn.execute("begin")
+        other.execute("select pg_terminate_backend(%s, 5000)", [conn.info.backend_pid])
+        raise ZeroDivisionError
+    assert capsys.readouterr().err == ""
 
 
 def test_unknown_database(pg16: EmbeddedServer) -> None:
