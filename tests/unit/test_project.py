@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, LakeError
 from toolkit.values.lsn import Lsn
 from toolkit.values.resources import FOLDER
+from toolkit.values.whole_file import write_whole
 
 PLAN = Path("macros/plan/cdc_plan.sql")
 SHIPPED = {
@@ -146,6 +149,29 @@ def test_another_folder_is_not_written_to(config: Config) -> None:
     with pytest.raises(LakeError, match=r"is not empty and holds no dbt_project\.yml"):
         project.ensure(config.dbt_project)
     assert list(files(config.dbt_project.folder)) == [Path("notes.txt")]
+
+
+@pytest.mark.parametrize("number", [2, 3, 30])
+def test_a_project_that_was_written_in_part_is_completed(
+    config: Config, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """After a full disk or a kill, each later `cdc init` took it for the folder of another program."""
+    written: list[Path] = []
+
+    def full(path: Path, content: bytes) -> None:
+        written.append(path)
+        if len(written) == number:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_whole(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(project, "write_whole", full)
+        with pytest.raises(LakeError, match=r"writing the dbt project .*: No space left on device; free space there"):
+            project.ensure(config.dbt_project)
+    project.ensure(config.dbt_project)
+    whole = config.model_copy(update={"root": config.root / "whole"})
+    project.ensure(whole.dbt_project)
+    assert files(config.dbt_project.folder) == files(whole.dbt_project.folder)
 
 
 def test_a_part_has_the_models_of_some_tables_and_nothing_of_the_users(config: Config) -> None:

@@ -63,13 +63,15 @@ def ensure(dbt: DbtProject) -> None:
     if new and folder.exists() and any(folder.iterdir()):
         raise LakeError(f"[dbt] project_dir {folder} is not empty and holds no dbt_project.yml; name another folder")
     try:
-        written, aside = _upgrade(folder)
-        for path in _ONCE if new else ():
+        # First, so that the next run knows a project that was written in part. The record is written last.
+        begun = () if (folder / _RECORD).is_file() else _ONCE
+        for path in (path for path in begun if not (folder / path).is_file()):
             write_whole(folder / path, (_TEMPLATE / path).read_bytes())
+        written, aside = _upgrade(folder)
         missing = list(_missing(_settings(_TEMPLATE), _settings(folder)))
     except OSError as error:
         raise LakeError(
-            f"writing the dbt project {folder}: {error.strerror or error}; change its permissions"
+            f"writing the dbt project {folder}: {error.strerror or error}; free space there or change its permissions"
         ) from None
     if missing:
         raise LakeError(f"{folder / _SETTINGS} lacks {', '.join(missing)}; copy it from {_TEMPLATE / _SETTINGS}")
