@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support_lake import files_below
 from toolkit.lake.lease import LEASE_NAME, hold_lease, holder
 from toolkit.values.config import Config, LakeConfig
 from toolkit.values.errors import LakeError
@@ -45,6 +46,16 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
         hold_lease(access),
     ):
         pass
+
+
+def test_a_full_disk_is_named_with_the_lease(tmp_path: Path) -> None:
+    """The error named no file: "No space left on device; free space or correct permissions there"."""
+    access = Config(root=tmp_path).lake_access
+    message = r"the lease file .*/lease cannot be written: File too large; free space there"
+    with files_below(0), pytest.raises(LakeError, match=message), hold_lease(access):
+        pass
+    with hold_lease(access):
+        assert holder(access) is not None
 
 
 def test_two_lakes_in_one_folder_need_work_folders_of_their_own(tmp_path: Path) -> None:

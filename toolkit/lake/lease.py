@@ -95,9 +95,12 @@ def hold_lease(access: LakeAccess) -> Iterator[None]:
             since = datetime.fromisoformat(holder.rpartition(" ")[2]) if holder else None
             what = holder or "a process that has just started"
             raise LeaseHeld(f"the lease {path} is held by {what}; wait for it to finish", since)
-        file.truncate(0)
-        file.write(f"pid {os.getpid()} on {socket.gethostname()} since {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n")
-        file.flush()
+        holder = f"pid {os.getpid()} on {socket.gethostname()} since {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n"
+        try:
+            file.truncate(0)
+            os.write(file.fileno(), holder.encode())  # not through the buffer, which closing the file would write again
+        except OSError as error:
+            raise LakeError(f"the lease file {path} cannot be written: {error.strerror}; free space there") from None
         try:
             _require_own(access)
             yield
