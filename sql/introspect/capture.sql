@@ -50,7 +50,10 @@ select
       select pg_catalog.jsonb_agg(c.setting)
       from pg_catalog.pg_db_role_setting as s
       cross join lateral pg_catalog.unnest(s.setconfig) as c (setting)
-      where c.setting in ('event_triggers=off', 'cdc.capture=off')
+      where case pg_catalog.split_part(c.setting, '=', 1)
+        when 'event_triggers' then not pg_catalog.split_part(c.setting, '=', 2)::boolean -- false, no and 0 switch it off too
+        else c.setting = 'cdc.capture=off'
+      end
     ),
     '[]'
   )::text as settings

@@ -13,5 +13,8 @@ cross join lateral (
       else pg_catalog.format('role %I in database %I', r.rolname, d.datname)
     end as whose
 ) as w
-where c.setting in ('event_triggers=off', 'cdc.capture=off')
+where case pg_catalog.split_part(c.setting, '=', 1)
+  when 'event_triggers' then not pg_catalog.split_part(c.setting, '=', 2)::boolean -- false, no and 0 switch it off too
+  else c.setting = 'cdc.capture=off'
+end
 order by 1

@@ -221,3 +221,14 @@ def test_trap_059_minors_that_drop_missing_values_are_refused(source: Config) ->
     assert refused == [150005, 160000, 160001]
     with connect(source.source) as conn:
         assert not fills_with_null(conn.info.server_version)
+
+
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)  # event_triggers came with PostgreSQL 17
+def test_sessions_without_event_triggers_are_found_however_that_is_spelled(source: Config, conn: Connection) -> None:
+    """Only `off` was found; the DDL of a role with `false` or `0` was not captured, and no command said so."""
+    install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+    name = conn.info.dbname
+    for value, remedies in (("off", 1), ("false", 1), ("'F'", 1), ("no", 1), ("0", 1), ("true", 0), ("1", 0)):
+        conn.execute(f"alter database {name} set event_triggers = {value}")
+        found = [f.remedy for f in preflight(conn, source.capture_rules, ddl=source.ddl) if "switch it off" in f.found]
+        assert found == [f"run: alter database {name} reset event_triggers"] * remedies, value
