@@ -24,6 +24,6 @@ def require_writable(what: str, path: Path, key: str) -> None:
             probe.unlink(missing_ok=True)
     except OSError as error:
         raise LakeError(
-            f"the lake's {what} folder {path} is not writable: {error.strerror}; change its permissions or set another"
-            f" [lake] {key}"
+            f"the lake's {what} folder {path} is not writable: {error.strerror}; change its permissions, free space"
+            f" there, or set another [lake] {key}"
         ) from None
