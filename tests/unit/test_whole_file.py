@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.support_lake import files_below
+from toolkit.lake.file_lists import listed_files
 from toolkit.ops import last_run
 from toolkit.quality import expectations
 from toolkit.quality.report import CheckReport
 from toolkit.values.config import Config
+from toolkit.values.errors import LakeError
 from toolkit.values.lsn import Lsn
 from toolkit.values.whole_file import write_whole
 
@@ -48,3 +50,14 @@ def test_how_commands_ended_is_kept_where_it_cannot_be_written(tmp_path: Path) -
     with files_below(10):
         last_run.remember(access, last_run.LastRun("drain", 1, "2026-11-27T05:00:00+00:00", "x"))
     assert last_run.last_runs(access) == (run,)
+
+
+def test_a_full_disk_is_named_with_the_list_of_new_files(tmp_path: Path) -> None:
+    """What was not written was written again as the list was closed: that error named no file, whatever came before."""
+    access = Config(root=tmp_path).lake_access
+    full = pytest.raises(LakeError, match=r"listing a new file in .*/new-files/.*: No space left on device; free space")
+    with full, listed_files(access, "new-files", {}) as listed:
+        listed.add("/nowhere/one")
+        with files_below(20):
+            listed.add("/nowhere/two")
+    assert not list((access.work_dir / "new-files").iterdir())

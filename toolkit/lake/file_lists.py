@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -9,7 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from toolkit.lake import storage
 from toolkit.values.errors import LakeError
@@ -29,16 +30,24 @@ class ListedFiles:
         properties: what opens the files (`storage`); they may have secrets.
     """
 
-    def __init__(self, properties: Mapping[str, str], listed: IO[str]) -> None:
+    def __init__(self, properties: Mapping[str, str], listed: BinaryIO) -> None:
         self.properties = properties
         self.places: list[str] = []
         self._listed = listed
 
     def add(self, place: str) -> str:
-        """List a place before its file is written."""
+        """List a place before its file is written.
+
+        Raises:
+            LakeError: the list cannot be written.
+        """
         self.places.append(place)
-        self._listed.write(f"{place}\n")
-        self._listed.flush()
+        try:
+            self._write([place])
+        except OSError as error:
+            raise LakeError(
+                f"listing a new file in {self._listed.name}: {error.strerror}; free space there, and run it again"
+            ) from None
         return place
 
     def replace(self, places: Sequence[str]) -> None:
@@ -51,9 +60,13 @@ class ListedFiles:
         """
         self.places = list(places)
         self._listed.truncate(0)
-        self._listed.writelines(f"{place}\n" for place in places)
-        self._listed.flush()
+        self._write(places)
         os.fsync(self._listed.fileno())
+
+    def _write(self, places: Sequence[str]) -> None:
+        text = "".join(f"{place}\n" for place in places).encode()
+        if self._listed.write(text) != len(text):  # without a buffer, which would be written again at the end
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def delete(self) -> None:
         """Delete every file that is listed."""
@@ -76,7 +89,7 @@ def listed_files(access: LakeAccess, kind: str, properties: Mapping[str, str]) -
             _delete_listed(left, properties)
         for begun in folder.glob("*.new"):
             _delete_begun(begun)
-        listed = path.with_suffix(".new").open("a", encoding="utf-8")
+        listed = path.with_suffix(".new").open("ab", buffering=0)
     except OSError as error:
         raise LakeError(
             f"deleting what a killed run left behind, as {folder} lists it: {error.strerror or error}; correct that,"
@@ -85,7 +98,7 @@ def listed_files(access: LakeAccess, kind: str, properties: Mapping[str, str]) -
     with listed:
         fcntl.flock(listed, fcntl.LOCK_EX)
         path.with_suffix(".new").rename(path)  # only now, so that no other run takes it for one of a killed run
-        made = ListedFiles(properties, listed)
+        made = ListedFiles(properties, cast(BinaryIO, listed))
         try:
             yield made
         finally:
