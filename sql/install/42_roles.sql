@@ -84,7 +84,9 @@ begin
       union all
       select format('table %I.%I', 'cdc', c.relname), c.relowner, c.relacl
       from pg_class as c
-      where c.relnamespace = 'cdc'::regnamespace and c.relkind in ('r', 'p', 'v')
+      where c.relnamespace = 'cdc'::regnamespace
+        and c.relkind in ('r', 'p', 'v')
+        and (c.relkind = 'v' or cdc.is_own(format('cdc.%I', c.relname)))
       union all
       select format('function %s', p.oid::regprocedure), p.proowner, p.proacl
       from pg_proc as p

@@ -39,6 +39,7 @@ begin
     from pg_class as c
     where c.relnamespace = 'cdc'::regnamespace
       and c.relkind in ('r', 'p', 'v')
+      and (c.relkind = 'v' or cdc.is_own(format('cdc.%I', c.relname)))
       and c.relowner <> 'cdc_owner'::regrole
     union all
     select format('alter function %s owner to cdc_owner', p.oid::regprocedure)

@@ -14,7 +14,10 @@ begin
   for own in
     select c.oid::regclass as name
     from pg_class as c
-    where c.relnamespace = 'cdc'::regnamespace and c.relkind in ('r', 'p') and not c.relrowsecurity
+    where c.relnamespace = 'cdc'::regnamespace
+      and c.relkind in ('r', 'p')
+      and cdc.is_own(format('cdc.%I', c.relname))
+      and not c.relrowsecurity
   loop
     execute format('alter table %s enable row level security', own.name);
   end loop;

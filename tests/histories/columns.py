@@ -21,7 +21,7 @@ HISTORIES: tuple[History, ...] = (
                 "create function ev() returns event_trigger language plpgsql as "
                 "'begin insert into t (id, v) values (9, ''ev''); end'"
             ),
-            'create event trigger "A_{n}" on sql_drop when tag in (\'ALTER TABLE\') execute function ev()',
+            "create event trigger \"A_{n}\" on sql_drop when tag in ('ALTER TABLE') execute function ev()",
             "alter table t drop v, add v text default 'd'",
             'drop event trigger "A_{n}"',
         ),

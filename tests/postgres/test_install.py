@@ -50,6 +50,27 @@ def test_uninstall_leaves_nothing(source: Config) -> None:
         conn.execute("alter table public.t add a int")
 
 
+def test_what_the_user_has_in_the_schema_of_capture_is_left_alone(source: Config) -> None:
+    """To drop the schema dropped tables in it, and columns of types in it; init took the tables over."""
+    with connect(source.source) as conn:
+        conn.execute(
+            "create table public.t (id int primary key); create schema cdc; create type cdc.mood as enum ('a')"
+        )
+        conn.execute("create table cdc.kept (id serial primary key); grant select on cdc.kept to pg_monitor")
+        conn.execute("alter table public.t add column m cdc.mood")
+        about = "select relowner, relacl::text, relrowsecurity from pg_catalog.pg_class where relname = 'kept'"
+        before = conn.execute(about).fetchall()
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+        assert conn.execute(about).fetchall() == before
+        for what in ("table cdc.kept", "type cdc.mood"):
+            with pytest.raises(PreflightFailed, match=f"{what} is not one of the toolkit's") as refused:
+                install.uninstall(conn, source.source, lock_seconds=source.snapshot.lock_seconds)
+            conn.execute(str(refused.value).partition("run: ")[2].encode())
+        install.uninstall(conn, source.source, lock_seconds=source.snapshot.lock_seconds)
+        assert conn.execute("select relnamespace::regnamespace::text from pg_class where relname = 'kept'").fetchone()
+        conn.execute("select m from public.t")
+
+
 @pytest.mark.parametrize("pg", ["pg15"], indirect=True)  # the only one here that is built with a compiler
 def test_capture_is_not_compiled(source: Config) -> None:
     """By the costs of its plans the server would: a second for each DDL of the user, under its locks."""

@@ -165,9 +165,11 @@ def uninstall(conn: Connection, source: SourceConfig, *, lock_seconds: float, ha
 
     Raises:
         SlotError: the slot is in use, or is not one of this toolkit.
+        PreflightFailed: schema `cdc` has a table, a sequence or a type of the user; nothing was removed.
     """
     from toolkit.source import claim, slot
 
+    _require_no_guests(conn, source)
     state = slot.read_slot(conn, source.slot)
     if state is not None and not (has_read or claim.has_slot(conn, source)):
         _log.warning("the slot stays: `cdc init` has not created it", extra={"slot": source.slot})
@@ -175,6 +177,16 @@ def uninstall(conn: Connection, source: SourceConfig, *, lock_seconds: float, ha
         slot.require_ours(state)
         slot.drop_slot(conn, source.slot)
     _remove(conn, source, lock_seconds=lock_seconds)
+
+
+def _require_no_guests(conn: Connection, source: SourceConfig) -> None:
+    """Refuse to drop schema `cdc` with what the user has in it."""
+    found = None if other_lakes(conn, source) else conn.execute(resources.load("introspect/guests")).fetchone()
+    if found is not None:
+        raise PreflightFailed(
+            f"removing capture: {found[0]} is not one of the toolkit's, and would be dropped with schema cdc; run:"
+            f" alter {found[0]} set schema public"
+        )
 
 
 def _remove(conn: Connection, source: SourceConfig, *, lock_seconds: float) -> None:
@@ -202,6 +214,7 @@ def _take_back(
     """Drop the triggers of these tables again, and everything else if it did not exist before."""
     try:
         if whole:
+            _require_no_guests(conn, source)
             _remove(conn, source, lock_seconds=lock_seconds)
         for relid in () if whole else change_log.triggered(conn).intersection(relids):
             change_log.release(conn, relid, lock_seconds=lock_seconds)
