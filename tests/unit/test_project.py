@@ -14,7 +14,7 @@ import yaml
 
 from toolkit.build import dbt_run, models, project
 from toolkit.values.config import Config
-from toolkit.values.errors import ConfigError, LakeError
+from toolkit.values.errors import BuildFailed, ConfigError, LakeError
 from toolkit.values.lsn import Lsn
 from toolkit.values.resources import FOLDER
 from toolkit.values.whole_file import write_whole
@@ -248,8 +248,25 @@ def test_a_model_of_the_users_of_which_a_batch_failed_is_named(
     config: Config, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
     """dbt calls it a partial success, and the build said nothing."""
-    node = SimpleNamespace(resource_type="model", name="mine", original_file_path="models/mine.sql")
+    failed = _failed_of_user(config, monkeypatch, status, "cdc", "models/mine.sql")
+    assert failed == (() if status == "success" else ("mine: 1 of 2 batches",))
+
+
+@pytest.mark.parametrize("path", ["models/staging/changes.sql", "models/current/current__public__a.sql"])
+def test_a_model_of_a_package_is_the_users_whatever_its_path_is(
+    config: Config, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """It counted as the toolkit's own where a file of the toolkit has the same path, and stopped the build."""
+    assert _failed_of_user(config, monkeypatch, "error", "finance", path) == ("mine: 1 of 2 batches",)
+    with pytest.raises(BuildFailed, match="building mine: 1 of 2 batches"):
+        _failed_of_user(config, monkeypatch, "error", "cdc", path)
+
+
+def _failed_of_user(
+    config: Config, monkeypatch: pytest.MonkeyPatch, status: str, package: str, path: str
+) -> tuple[str, ...]:
+    """Return which models of the user failed, after a run of dbt with one model."""
+    node = SimpleNamespace(resource_type="model", name="mine", original_file_path=path, package_name=package)
     result = SimpleNamespace(status=status, node=node, message="1 of 2 batches")
     monkeypatch.setattr(dbt_run, "_dbt", lambda *_: (None, [result]))
-    _, failed = dbt_run._invoke(config.lake_access, ["run"], lambda: None, dbt=config.dbt_project)
-    assert failed == (() if status == "success" else ("mine: 1 of 2 batches",))
+    return dbt_run._invoke(config.lake_access, ["run"], lambda: None, dbt=config.dbt_project)[1]

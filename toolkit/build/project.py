@@ -107,9 +107,14 @@ def owned(path: Path) -> bool:
 
 
 def of_user(node: Any) -> bool:
-    """Return whether a model or hook of dbt is the user's. The hooks of every project are in `dbt_project.yml`."""
+    """Return whether a model or hook of dbt is the user's. The hooks of every project are in `dbt_project.yml`.
+
+    A package is the user's, whatever the paths of its files are.
+    """
+    settings = _settings(_TEMPLATE)
+    if node.package_name != settings["name"]:
+        return True
     if node.resource_type == "operation":
-        settings = _settings(_TEMPLATE)
         return node.raw_code not in (*settings["on-run-start"], *settings["on-run-end"])
     return not owned(Path(node.original_file_path))
 
