@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -148,21 +148,21 @@ class Toolkit:
         with only_runner(self.lake, self.config.source):
             return self._check(tables, full=full)
 
-    def _check(self, tables: Sequence[str], *, full: bool = False) -> CheckReport:
+    def _check(self, tables: Sequence[str], *, full: bool = False, failed_before: Sequence[str] = ()) -> CheckReport:
         from toolkit.build import dbt_run
         from toolkit.capture import slot_drain
         from toolkit.quality import parity
         from toolkit.values.libraries import Library, preload
 
         preload(Library.GREAT_EXPECTATIONS)
-        own_failed: list[str] = []
+        own_failed = [*failed_before]
 
         def build(*, select: Sequence[str] | None = None) -> BuildResult:
             built = dbt_run.build(self.lake, self.config.dbt_project, select=select)
             own_failed.extend(built.own_failed)
             return built
 
-        report = parity.check(
+        return parity.check(
             self.source,
             self.lake,
             self.config.check,
@@ -171,8 +171,8 @@ class Toolkit:
             build=build,
             full=full,
             threads=self.config.dbt.threads,
+            own_failed=own_failed,
         )
-        return replace(report, own_failed=tuple(own_failed))
 
     def run(self, *, heal: bool = False, finished: Callable[[str, Any], object] | None = None) -> RunResult:
         """Drain, build and check; with `heal`, repair stale tables too, within `[snapshot] heal_mb`.
@@ -189,7 +189,8 @@ class Toolkit:
             drained = _timed("drain", lambda: slot_drain.drain(self.source, self.lake), finished)
             healed = _timed("heal", lambda: copy.repair_stale(self.source, self.lake), finished) if heal else None
             built = _timed("build", lambda: dbt_run.build(self.lake, self.config.dbt_project), finished)
-            return RunResult(drained, healed, built, _timed("check", lambda: self._check(())))
+            checked = _timed("check", lambda: self._check((), failed_before=built.own_failed))
+            return RunResult(drained, healed, built, checked)
 
     def repair(self, *tables: str, scope: Scope | None = None) -> SnapshotResult:
         """Copy stale tables again at a new exact LSN: the named ones, or all; of one table, the rows of a scope."""

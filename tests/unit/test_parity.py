@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -20,7 +21,7 @@ from tests.unit.lines import line_of
 from toolkit.lake import references, scans
 from toolkit.lake.applied import Applied
 from toolkit.lake.row_lines import key_ranges_sql
-from toolkit.quality import expectations, parity, row_classes
+from toolkit.quality import expectations, parity, published, row_classes
 from toolkit.quality.report import CheckReport, Classes, Reference, TableCheck, as_text
 from toolkit.quality.row_classes import classify
 from toolkit.source import copytext
@@ -275,6 +276,32 @@ def test_the_junit_file_of_a_check_without_tables_or_with_missing_references_is_
     assert len(wrong) == int(suite.attrib["failures"]) + int(suite.attrib["errors"]) == 1
     assert len(suite) == int(suite.attrib["tests"]) == len(tables) + 1
     assert wrong[0].startswith("foreign key a_b of public.a: 3 rows" if orphans else "no table was compared")
+
+
+def test_the_reports_of_a_check_name_the_users_failed_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were added to the report after its files were written: `junit.xml` was green, and the exit code 1."""
+    failed, config = ["before: no column x"], Config(root=tmp_path)
+    lake: Any = SimpleNamespace(access=config.lake_access, ledger=None)
+
+    def compared(*_: object, **more: Any) -> CheckReport:
+        more["build"]()
+        return CheckReport(Lsn(8), (OK,))
+
+    monkeypatch.setattr(parity, "compare", compared)
+    monkeypatch.setattr(expectations, "validate", lambda *_, **more: None)
+    monkeypatch.setattr(published, "publish", lambda *_, **more: ())
+    report = parity.check(
+        config.source_access, lake, config.check, drain=lambda **more: None,
+        build=lambda **more: failed.extend(["mine: a: b", *failed]), threads=1, own_failed=failed,
+    )  # fmt: skip
+    assert report.green and report.own_failed == ("before: no column x", "mine: a: b")
+    assert expectations.last_report(config.lake_access)["own_failed"] == [*report.own_failed]
+    suite = ElementTree.parse(expectations.directory(config.lake_access) / "junit.xml").getroot()
+    assert (len(suite), suite.attrib["tests"], suite.attrib["failures"], suite.attrib["errors"]) == (3, "3", "2", "0")
+    assert [(case.attrib["name"], case[0].attrib["message"]) for case in suite if len(case)] == [
+        ("before", "before: no column x"),
+        ("mine", "mine: a: b"),
+    ]
 
 
 def test_text_and_json_say_the_same() -> None:

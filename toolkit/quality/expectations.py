@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from toolkit.lake.ledger import Ledger
 
-SUITE, ORPHANS = "parity", "orphans"
+SUITE, ORPHANS, OWN_MODELS = "parity", "orphans", "own models"
 _COUNTS = ("rows", "identical", "modified", "added", "removed")
 
 
@@ -238,13 +238,15 @@ def _without_markup(text: str | None) -> str | None:
 
 
 def _junit(report: CheckReport) -> bytes:
-    """Write one test case per table, and one per foreign key with missing rows.
+    """Write one test case per table, one per foreign key with missing rows, and one per failed model of the user.
 
-    A difference and missing rows are failures, a table not compared is an error. A report without tables has an error.
+    A difference, missing rows and a failed model are failures, a table not compared is an error. A report without
+    tables has an error.
     """
-    failures = sum(t.status == CheckStatus.DIFFERENT for t in report.tables) + len(report.orphaned)
+    others = len(report.orphaned) + len(report.own_failed)
+    failures = sum(t.status == CheckStatus.DIFFERENT for t in report.tables) + others
     errors = sum(t.status in (CheckStatus.STALE, CheckStatus.NOT_TAKEN) for t in report.tables) + (not report.tables)
-    cases = max(1, len(report.tables)) + len(report.orphaned)
+    cases = max(1, len(report.tables)) + others
     root = ET.Element(
         "testsuite", name=SUITE, tests=str(cases), failures=str(failures), errors=str(errors), skipped="0"
     )
@@ -263,5 +265,8 @@ def _junit(report: CheckReport) -> bytes:
         case = ET.SubElement(root, "testcase", classname=ORPHANS, name=in_one_line(reference.key.name))
         message = report.in_words(reference) or f"{reference.orphans} rows lack what they reference"
         ET.SubElement(case, "failure", message=in_one_line(message))
+    for failed in report.own_failed:
+        case = ET.SubElement(root, "testcase", classname=OWN_MODELS, name=in_one_line(failed.partition(": ")[0]))
+        ET.SubElement(case, "failure", message=in_one_line(failed))
     text: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return re.sub("[\ufffe\uffff]", "\ufffd", text.decode()).encode()  # XML cannot contain these two

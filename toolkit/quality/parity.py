@@ -60,10 +60,12 @@ def check(
     build: Build,
     full: bool = False,
     threads: int,
+    own_failed: Sequence[str] = (),
 ) -> CheckReport:
     """Compare `tables` (all captured ones if empty) with the source at one LSN, report, and publish what is proven.
 
     Drains and builds up to that LSN first. With `full`, every row of every table is compared.
+    `own_failed`, to which `build` may add, has the user's models that failed.
 
     Raises:
         UnknownTable: a table is not known; nothing was done.
@@ -74,6 +76,7 @@ def check(
 
     rows = DifferingRows(lake.access)
     report = compare(source, lake, check, tables, drain=drain, build=build, full=full, rows=rows)
+    report = replace(report, own_failed=tuple(dict.fromkeys(own_failed)))
     with progress.stage("publishing"):
         expectations.validate(lake.ledger, report, check=check)
         rows.commit()
