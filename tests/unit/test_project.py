@@ -262,6 +262,31 @@ def test_a_model_of_a_package_is_the_users_whatever_its_path_is(
         _failed_of_user(config, monkeypatch, "error", "cdc", path)
 
 
+def test_what_dbt_skips_because_a_model_of_the_users_failed_is_built(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `fail_fast`, tables stayed as they were after a build that said that only a model of the user's failed."""
+    names = {"mine": "models/mine.sql", "changes": "models/staging/changes.sql", "tables": "models/ops/tables.sql"}
+    nodes = {
+        name: SimpleNamespace(
+            resource_type="model", name=name, original_file_path=path, package_name="cdc", unique_id=f"model.cdc.{name}"
+        )
+        for name, path in names.items()
+    }
+    runs = [{"changes": "success", "mine": "error", "tables": "skipped"}, {"changes": "success", "tables": "success"}]
+    read: list[str] = []
+
+    def dbt(_: object, arguments: list[str]) -> tuple[None, list[object]]:
+        read.append(arguments[arguments.index("--project-dir") + 1])
+        return None, [SimpleNamespace(status=s, node=nodes[n], message="why") for n, s in runs[len(read) - 1].items()]
+
+    monkeypatch.setattr(dbt_run, "_dbt", dbt)
+    config.lake_access.work_dir.mkdir(parents=True, exist_ok=True)
+    results, failed = dbt_run._invoke(config.lake_access, ["run"], lambda: None, dbt=config.dbt_project)
+    assert failed == ("mine: why",) and {r.node.name: r.status for r in results} == runs[1]
+    assert read[0] == str(config.dbt_project.folder) and len(set(read)) == 2
+
+
 def _failed_of_user(
     config: Config, monkeypatch: pytest.MonkeyPatch, status: str, package: str, path: str
 ) -> tuple[str, ...]:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: The status of a dbt node that did not succeed, or of which some batches did not.
 _FAILED = ("error", "fail", "runtime error", "partial success")
+#: The status of a dbt node that was left out because another one failed.
+_LEFT_OUT = "skipped"
 #: dbt's variable with the LSN that is built.
 _AS_OF = "as_of_lsn"
 #: The most runs of dbt that a build uses to bring tables to the LSN of a DDL. Remaining tables are rebuilt.
@@ -230,8 +232,8 @@ def _invoke(
     `folder` has the project to run, if it is not the user's.
 
     Return the results, and the user's own models and hooks in the project that failed. If the user's files make the
-    project unreadable, or a hook of the user fails, dbt runs again without these files. The plans are shown again for
-    this run.
+    project unreadable, or dbt skips a model of the toolkit for what failed of the user's (a hook, or any model with
+    `fail_fast`), dbt runs again without these files. The plans are shown again for this run.
     """
     import yaml
 
@@ -246,7 +248,8 @@ def _invoke(
     own = [r for r in results if r.status in _FAILED and project.of_user(r.node)]
     own_failed = [f"{result.node.name}: {_line(result.message or 'no message')}" for result in own]
     unread = exception is not None and not results and project.own_files(dbt.folder)
-    if unread or any(r.node.resource_type == "operation" for r in own):  # a failed hook, and dbt skips what follows it
+    hooked = any(r.node.resource_type == "operation" for r in own)  # a failed hook, and dbt skips what follows it
+    if unread or hooked or (own and any(r.status == _LEFT_OUT and not project.of_user(r.node) for r in results)):
         own_failed = own_failed or [f"no model of the user's was run: {_line(str(exception))}"]
         done = {r.node.unique_id: r for r in results if r.status == "success"}
         show_again()
