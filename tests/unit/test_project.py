@@ -278,6 +278,7 @@ def test_what_dbt_skips_because_a_model_of_the_users_failed_is_built(
 
     def dbt(_: object, arguments: list[str]) -> tuple[None, list[object]]:
         read.append(arguments[arguments.index("--project-dir") + 1])
+        write(Path(read[-1]) / "target" / "run_results.json", f"run {len(read)}")
         return None, [SimpleNamespace(status=s, node=nodes[n], message="why") for n, s in runs[len(read) - 1].items()]
 
     monkeypatch.setattr(dbt_run, "_dbt", dbt)
@@ -285,6 +286,7 @@ def test_what_dbt_skips_because_a_model_of_the_users_failed_is_built(
     results, failed = dbt_run._invoke(config.lake_access, ["run"], lambda: None, dbt=config.dbt_project)
     assert failed == ("mine: why",) and {r.node.name: r.status for r in results} == runs[1]
     assert read[0] == str(config.dbt_project.folder) and len(set(read)) == 2
+    assert (config.dbt_project.folder / "target" / "run_results.json").read_text(encoding="utf-8") == "run 2"
 
 
 def _failed_of_user(

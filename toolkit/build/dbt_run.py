@@ -176,7 +176,6 @@ def _build_models(
     excluded = ["--exclude", *nodes] if nodes else []
     arguments = ["run", *_selection(select), *dbt_args, *excluded]
     results, own_failed = _invoke(access, arguments, show, as_of=as_of, folder=part, dbt=dbt)
-    project.keep_results(access, part or dbt.folder, dbt=dbt)
     if as_of is None and not select and not dbt_args:
         project.record_shared_views(access)
     return done, results, own_failed
@@ -256,7 +255,10 @@ def _invoke(
         with run_folder(access.work_dir, "dbt-") as shared:
             project.copy_shared(dbt.folder, shared)
             exception, results = _dbt(access, [*arguments, "--project-dir", str(shared), *options])
+            project.keep_results(access, shared, dbt=dbt)
         results = list({**{r.node.unique_id: r for r in results}, **done}.values())
+    elif results:
+        project.keep_results(access, folder or dbt.folder, dbt=dbt)
     if exception is not None or any(r.status in _FAILED and r not in own for r in results):
         raise BuildFailed(_message(exception, results)) from None
     return results, tuple(own_failed)
