@@ -107,15 +107,19 @@ def test_a_setting_that_runs_need_is_asked_for_by_name(config: Config) -> None:
     project.ensure(config.dbt_project)
     settings = config.dbt_project.folder / "dbt_project.yml"
     text = settings.read_text(encoding="utf-8")
-    for needed, name in (
-        ("skip_nodes_if_on_run_start_fails: true", "flags.skip_nodes_if_on_run_start_fails"),
-        ('on-run-start: ["{{ cdc_begin() }}"]', "'{{ cdc_begin() }}' in on-run-start"),
+    for needed, instead, name in (
+        ("skip_nodes_if_on_run_start_fails: true", "", "flags.skip_nodes_if_on_run_start_fails"),
+        ('on-run-start: ["{{ cdc_begin() }}"]', "", "'{{ cdc_begin() }}' in on-run-start"),
+        ('model-paths: ["models"]', 'model-paths: ["marts"]', "'models' in model-paths"),
+        ('macro-paths: ["macros"]', 'macro-paths: ["../shared"]', "'macros' in macro-paths"),
     ):
         assert needed in text
-        settings.write_text(text.replace(needed, ""), encoding="utf-8")
+        settings.write_text(text.replace(needed, instead), encoding="utf-8")
         with pytest.raises(LakeError, match=r"dbt_project\.yml lacks") as refused:
             project.ensure(config.dbt_project)
         assert name in str(refused.value)
+    settings.write_text(text.replace('model-paths: ["models"]', ""), encoding="utf-8")
+    project.ensure(config.dbt_project)  # it is dbt's default
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ _UNREAD = {".gitignore", ".toolkit.json", ".user.yml", "profiles.yml", "replaced
 _TOPS = ("macros", "models")
 _GENERATED = {("models", str(layer)) for layer in Layer}
 _KINDS = (".sql", ".yml")
+#: Settings with the folders that dbt reads, and dbt's own defaults of them.
+_PATHS = {f"{top.removesuffix('s')}-paths": [top] for top in _TOPS}
 #: What the last run of dbt did.
 _RESULTS = Path("target") / "run_results.json"
 _ARTIFACTS = ("manifest.json", "run_results.json")
@@ -274,4 +276,5 @@ def _settings(folder: Path) -> dict[str, Any]:
         raise LakeError(f"{folder / _SETTINGS} is not valid YAML: {stated}; correct it there") from None
     if not isinstance(found, dict):
         raise LakeError(f"{folder / _SETTINGS} holds no settings; copy it from {_TEMPLATE / _SETTINGS}")
-    return {name: found.get(name) for name in ("name", "profile", "on-run-start", "on-run-end", "models", "flags")}
+    needed = ("name", "profile", "on-run-start", "on-run-end", "models", "flags", *_PATHS)
+    return {name: found.get(name, _PATHS.get(name)) for name in needed}
