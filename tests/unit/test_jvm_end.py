@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,3 +77,24 @@ def test_settings_that_a_killed_command_left_are_removed_by_the_next(
         found = list(tmp_path.iterdir())
         assert len(found) == 2 and left not in found
     assert not list(tmp_path.iterdir())
+
+
+def test_the_folder_of_another_account_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody can make a folder of such a name in the temporary folder, with a pipe that has no writer."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    theirs = tmp_path / "cdc-spark-theirs"
+    theirs.mkdir()
+    os.mkfifo(theirs / ".held")
+    monkeypatch.setattr(os, "geteuid", lambda: theirs.stat().st_uid + 1)
+    thread = threading.Thread(target=_submit_nothing, daemon=True)
+    thread.start()
+    thread.join(30)
+    waiting = thread.is_alive()
+    if waiting:  # a writer ends the wait
+        os.close(os.open(theirs / ".held", os.O_WRONLY | os.O_NONBLOCK))
+    assert not waiting and list(tmp_path.iterdir()) == [theirs]
+
+
+def _submit_nothing() -> None:
+    with session._submit_arguments([]):
+        pass

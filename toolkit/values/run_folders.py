@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -32,8 +33,10 @@ def run_folder(base: Path, prefix: str) -> Iterator[Path]:
 def _sweep(base: Path, prefix: str) -> None:
     for folder in base.glob(f"{prefix}*"):
         try:
+            if folder.lstat().st_uid != os.geteuid():  # in a shared folder; opening its pipe would wait for ever
+                continue
             with (folder / _LOCK).open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            continue  # held, being created, or of another account
+            continue  # held, or being created
