@@ -18,6 +18,7 @@ from toolkit.values.errors import PreflightFailed
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
 from toolkit.values.modes import Capture, Triggers
+from toolkit.values.names import quote_postgres
 from toolkit.values.table import TableVersion
 
 #: Name of the table, and start of the names of its parts, in schema `cdc`.
@@ -201,7 +202,7 @@ def refusals(conn: Connection, rules: CaptureRules) -> Iterator[tuple[str, str, 
             yield (
                 name,
                 f"belongs to {about['owner']!r}, and role {role!r} may not put triggers on it",
-                f'run: grant "{about["owner"]}" to "{role}"',
+                f"run: grant {quote_postgres(about['owner'])} to {quote_postgres(role)}",
             )
         if about["method"]:
             yield (
