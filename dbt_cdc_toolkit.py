@@ -7,14 +7,15 @@ not call. Nothing of the toolkit is imported before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from dbt.plugins import dbtPlugin
 
 
 class CdcToolkit(dbtPlugin):  # type: ignore[misc]
-    """Give macros `adapter.cdc_decide` and `adapter.cdc_replace` where dbt runs on Spark."""
+    """Give macros `adapter.cdc_decide`, `cdc_replace` and `cdc_write` where dbt runs on Spark."""
 
     def initialize(self) -> None:
         """Extend the adapter that dbt is about to create."""
@@ -62,27 +63,52 @@ def _extended(adapter: Any) -> Any:
 
         @available  # type: ignore[untyped-decorator]
         def cdc_replace(
-            self, namespace: str, name: str, sql: str, properties: Mapping[str, Any], tag: str | None, since: str | None
+            self,
+            namespace: str,
+            name: str,
+            sql: str,
+            properties: Mapping[str, Any],
+            summary: Mapping[str, Any],
+            tag: str | None,
+            since: str | None,
         ) -> None:
             """Create a table, or replace its table snapshot `since`, with the rows of a query."""
-            from dbt_common.exceptions import DbtRuntimeError
-            from pyspark import SparkContext
-            from pyspark.sql import SparkSession
-
             from toolkit.lake import table_commit
 
-            if SparkContext._active_spark_context is None:
-                raise DbtRuntimeError("dbt does not run Spark itself; set `method: session` in the profile")
             given = {key: str(value) for key, value in properties.items() if value is not None}
-            commit = table_commit.Commit(given, {}, tag, None if since is None else int(since))
-            spark = SparkSession.builder.getOrCreate()  # the session that has run the statements before
-            (catalog,) = spark.sql("select current_catalog()").collect()[0]
-            try:
+            commit = table_commit.Commit(given, _texts(summary), tag, None if since is None else int(since))
+            with _session() as spark:
+                (catalog,) = spark.sql("select current_catalog()").collect()[0]
                 table_commit.replace_by_query(spark, catalog, f"{namespace}.{name}", sql, commit)
-            except Exception as error:  # dbt shows the message of this one, and a stack of every other
-                raise DbtRuntimeError(str(error)) from error
+
+        @available  # type: ignore[untyped-decorator]
+        def cdc_write(self, statement: str, summary: Mapping[str, Any]) -> None:
+            """Run a statement whose commit has this summary, and no other commit of the session."""
+            from toolkit.lake import table_commit
+
+            with _session() as spark:
+                table_commit.write(spark, statement, _texts(summary))
 
     return SparkAdapter
+
+
+@contextmanager
+def _session() -> Iterator[Any]:
+    """Give the session that has run dbt's statements. Of an error that is not dbt's own, dbt would show a stack."""
+    from dbt_common.exceptions import DbtRuntimeError
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is None:
+        raise DbtRuntimeError("dbt does not run Spark itself; set `method: session` in the profile")
+    try:
+        yield SparkSession.builder.getOrCreate()
+    except Exception as error:
+        raise DbtRuntimeError(str(error)) from error
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in values.items()}
 
 
 def _forbid_repeated_commits(catalog: str) -> None:

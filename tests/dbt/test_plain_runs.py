@@ -13,6 +13,7 @@ from tests.dbt.test_rebuild import plain_run
 from tests.support_ledger import lake_of, ledger_of
 from toolkit.build import models, schema_changes
 from toolkit.lake import reads
+from toolkit.lake.applied import Commit, commits
 from toolkit.rawlog.arrow import to_arrow
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
@@ -57,6 +58,47 @@ def test_a_build_that_ended_at_a_ddl_many_batches_ago_is_continued(built: Lake, 
     assert _statuses(plain_run(built, "current", "history")) <= {"success", "skipped"}
     check_current(built, source, [table])
     check_history(built, source, table)
+
+
+_OWN = """
+{{ config(materialized='table', file_format='iceberg', schema='marts',
+          post_hook="delete from current.public__big where id = 1") }}
+select 1 as n
+"""
+
+
+def test_what_the_users_models_change_is_not_the_commit_of_a_build(built: Lake) -> None:
+    """Each commit of the run had the position of the models, so the next check carried the proof of a changed table."""
+    source = Source()
+    table = Table(500, "big", [column(1, "id", "bigint", not_null=True), column(2, "v")], [1])
+    table.rows = [{1: str(n), 2: "x"} for n in range(3)]
+    source.baseline(table, first=True)
+    built.append(source)
+    models.sync(lake_of(built.config), built.config.dbt_project)
+    assert _statuses(plain_run(built, "current", "history")) == {"success"}
+    source.begin()
+    source.update(table, table.rows[0], {2: "y"}, [])
+    source.insert(table, {1: "7", 2: "new"})
+    source.commit()
+    built.append(source)
+    assert _statuses(plain_run(built, "current", "history")) == {"success"}
+    check_current(built, source, [table])
+    check_history(built, source, table)
+    last, tables = ledger_of(built.config).last(), ("current.public__big", "history.public__big")
+    assert last is not None
+    made = {name: [(c.batch_id, c.lsn) for c in _commits(built, name)] for name in tables}
+    for found in made.values():
+        assert len(found) == 3, "a table that is created, and a MERGE and an INSERT"
+        assert found[:2] == [(last.batch_id, last.complete_to)] * 2 and None not in found[2]
+    (built.config.root / "dbt_project" / "models" / "own.sql").write_text(_OWN, encoding="utf-8")
+    assert _statuses(plain_run(built, "own", "current", "history")) == {"success"}
+    (_, *before), after = made["current.public__big"], _commits(built, "current.public__big")
+    assert after[0].batch_id is None and after[1].batch_id == last.batch_id and len(after) == len(before) + 2
+    assert [c.batch_id for c in _commits(built, "marts.own")] == [None]
+
+
+def _commits(built: Lake, name: str) -> list[Commit]:
+    return list(commits(reads.metadata(built.config.lake_access, name) or {}))
 
 
 def test_a_model_is_not_built_under_a_name_that_its_table_has_lost(built: Lake) -> None:

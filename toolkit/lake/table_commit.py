@@ -49,6 +49,7 @@ class Java:
         self.session, self.gateway = spark._jsparkSession, gateway
         sql = jvm.org.apache.spark.sql
         self.struct_type, self.dataset = sql.types.StructType, sql.classic.Dataset
+        self.scala_map = jvm.PythonUtils.toScalaMap
         self.relation = sql.execution.datasources.v2.DataSourceV2Relation
         self.append_data, self.option = sql.catalyst.plans.logical.AppendData, jvm.scala.Option
         iceberg = jvm.org.apache.iceberg
@@ -86,8 +87,6 @@ def replace_table(
 def replace_by_query(spark: SparkSession, catalog: str, name: str, query: str, commit: Commit) -> None:
     """Create or replace `namespace.table` with the result of a query, as `replace_table` does.
 
-    The session's settings give the commit its summary, as with each write of Spark.
-
     Raises:
         LakeError: another process has changed the table.
     """
@@ -95,11 +94,28 @@ def replace_by_query(spark: SparkSession, catalog: str, name: str, query: str, c
     with _named(name):
         transaction, base = _replacement(java, catalog, name, rows.schema().asNullable(), commit)
     # The plan that Spark itself makes for the rows of CREATE OR REPLACE TABLE AS SELECT.
-    none, append = java.option.empty(), java.append_data
+    none = java.option.empty()
     relation = java.relation.create(java.spark_table(transaction.table()), none, none)
-    java.dataset.ofRows(java.session, append.byPosition(relation, rows, getattr(append, "byPosition$default$3")()))
+    options = java.scala_map({f"snapshot-property.{key}": value for key, value in commit.summary.items()})
+    java.dataset.ofRows(java.session, java.append_data.byPosition(relation, rows, options))
     with _named(name):
         _commit_replacement(transaction, base, commit)
+
+
+def write(spark: SparkSession, statement: str, summary: Mapping[str, str]) -> None:
+    """Run a statement of SQL whose commits have this summary. A setting of the session would be for every thread."""
+    jvm, gateway, session = spark._jvm, spark._sc._gateway, spark._jsparkSession
+    assert jvm is not None and gateway is not None
+    lang, invoke = jvm.java.lang, jvm.java.lang.invoke
+    of_sql = invoke.MethodType.methodType(session.emptyDataFrame().getClass(), lang.Class.forName("java.lang.String"))
+    sql = invoke.MethodHandles.publicLookup().bind(session, "sql", of_sql)
+    arguments = gateway.new_array(lang.Object, 1)
+    arguments[0] = statement
+    call = invoke.MethodHandleProxies.asInterfaceInstance(
+        lang.Class.forName("java.util.concurrent.Callable"), invoke.MethodHandles.insertArguments(sql, 0, arguments)
+    )
+    metadata = jvm.org.apache.iceberg.spark.CommitMetadata
+    metadata.withCommitProperties(summary, call, lang.Class.forName("java.lang.Exception"))
 
 
 def read_table(access: LakeAccess, name: str, snapshot_id: int) -> pa.Table:

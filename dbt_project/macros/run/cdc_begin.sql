@@ -16,11 +16,6 @@
       {% do cdc_keep('cdc_plans', cdc_plans_sql()) %}
     {% endif %}
     {% set p = cdc_position() %}
-    {% if p is not none %}
-      {% if not env_var('CDC_RUN_PLANNED', '') %}{% do cdc_keep('cdc_activity', cdc_activity_sql(p)) %}{% endif %}
-      {% for name, value in {'applied-batch': p.batch, 'applied-lsn': p.upto, 'generation': p.generation}.items() %}
-        {% do run_query("set `spark.sql.iceberg.snapshot-property.cdc." ~ name ~ "`=" ~ value) %}
-      {% endfor %}
-    {% endif %}
+    {% if p is not none and not env_var('CDC_RUN_PLANNED', '') %}{% do cdc_keep('cdc_activity', cdc_activity_sql(p)) %}{% endif %}
   {% endif %}
 {% endmacro %}
