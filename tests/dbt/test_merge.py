@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_models import actions, check_current, check_history
 from tests.support_ledger import lake_of
 from toolkit.history.rows_at_lsn import read_rows
-from toolkit.lake import reads
+from toolkit.lake import reads, table_commit
 from toolkit.lake.session import own_session
 from toolkit.values.errors import BuildFailed, ConfigError
 from toolkit.values.lsn import Lsn
@@ -30,15 +31,23 @@ class _Interrupted(Exception):
 
 def _at(monkeypatch: pytest.MonkeyPatch, start: str, action: Any) -> list[str]:
     """Do something before statements that match. Return the list of all statements."""
-    run, seen = SparkSession.sql, []
+    run, write, seen = SparkSession.sql, table_commit.write, []
 
-    def sql(self: SparkSession, text: str, *args: Any, **named: Any) -> Any:
+    def noted(spark: SparkSession, text: str) -> None:
         seen.append(text)
         if re.search(start, text):
-            action(self, run, text)
+            action(spark, run, text)
+
+    def sql(self: SparkSession, text: str, *args: Any, **named: Any) -> Any:
+        noted(self, text)
         return run(self, text, *args, **named)
 
+    def written(spark: SparkSession, text: str, summary: Mapping[str, str]) -> None:
+        noted(spark, text)
+        write(spark, text, summary)
+
     monkeypatch.setattr(SparkSession, "sql", sql)
+    monkeypatch.setattr(table_commit, "write", written)
     return seen
 
 
@@ -78,9 +87,8 @@ def test_a_merge_that_does_not_reach_main_changes_nothing(built: Lake, monkeypat
     with pytest.raises(ConfigError, match="not built that far yet"):
         list(read_rows(lake_of(built.config), "public.big", Lsn(source.lsn)))
 
-    def overtake(_: SparkSession, run: Any, text: str) -> None:
-        # A session of its own: the commits of the run's session name the position of the run.
-        run(own_session(built.config.lake_access), "insert into current.public__big (id) values (1)")
+    def overtake(spark: SparkSession, run: Any, text: str) -> None:
+        run(spark, "insert into current.public__big (id) values (1)")
 
     with monkeypatch.context() as patch:
         _at(patch, r"fast_forward\(table => 'current\.public__big'", overtake)
