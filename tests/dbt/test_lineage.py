@@ -129,8 +129,12 @@ def test_dbt_does_not_ask_spark_for_each_table(built: Lake) -> None:
     assert "show tables in current" in statements and "describe extended" not in statements
 
 
-def test_views_of_the_log_are_not_made_empty(built: Lake) -> None:
-    """`--empty` put a query without rows into them, and later builds found no reason to make them again."""
+_EVENT_TIME = "    raw:\n      +event_time: committed_at\n"
+
+
+@pytest.mark.parametrize(("given", "part"), [("--empty", "nothing"), ("--sample=1 day", "a part")])
+def test_views_of_the_log_are_not_made_of_a_part_of_it(built: Lake, given: str, part: str) -> None:
+    """The option put another query into them, and later builds found no reason to make them again."""
     source = Source()
     source.baseline(Table(16384, "one", [column(1, "id", "bigint")], [1]), first=True)
     built.append(source)
@@ -138,6 +142,9 @@ def test_views_of_the_log_are_not_made_empty(built: Lake) -> None:
     views = ("ops.tables", "staging.batches")
     before = [built.spark.table(view).count() for view in views]
     assert all(before)
-    with pytest.raises(BuildFailed, match="--empty: the toolkit's views would show nothing of the log"):
-        built.build(dbt_args=["--empty"])
+    settings = built.config.dbt_project.folder / "dbt_project.yml"  # a microbatch model of the user's needs this
+    settings.write_text(settings.read_text().replace("    raw:\n", _EVENT_TIME))
+    refused = f"{given.partition('=')[0]}: the toolkit's views would show {part} of the log"
+    with pytest.raises(BuildFailed, match=refused):
+        built.build(dbt_args=[given])
     assert [built.spark.table(view).count() for view in views] == before

@@ -1,7 +1,8 @@
 {% macro cdc_begin() %}
   {% if execute and flags.WHICH in ['run', 'build', 'test'] %}
-    {% if flags.EMPTY %}
-      {% do exceptions.raise_compiler_error("--empty: the toolkit's views would show nothing of the log; leave it out, or give it to a dbt project of your own") %}
+    {% if flags.EMPTY or invocation_args_dict.sample %}
+      {% do exceptions.raise_compiler_error(('--empty' if flags.EMPTY else '--sample') ~ ": the toolkit's views would show "
+          ~ ('nothing' if flags.EMPTY else 'a part') ~ " of the log; leave it out, or give it to a dbt project of your own") %}
     {% endif %}
     {% if adapter.cdc_replace is not defined and flags.WHICH != 'test' %}
       {% do exceptions.raise_compiler_error("the plugin of cdc-toolkit is not installed in the Python environment of this dbt, so no table can be replaced safely; install cdc-toolkit there, or run cdc build") %}
