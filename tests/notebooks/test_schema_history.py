@@ -65,6 +65,17 @@ def test_a_lost_version_shows(lake: Config, spark: object, tmp_path: Path) -> No
 
 
 @pytest.mark.wide
+def test_a_dropped_table_ends_where_it_was_dropped(lake: Config, spark: object, tmp_path: Path) -> None:
+    events = made.events()
+    *_, last = (e for e in events if e.kind == "schema")
+    assert last.payload is not None
+    gone = json.dumps(json.loads(last.payload) | {"dropped": True})
+    _commit(lake, [*events, replace(last, schema_id=8, commit_lsn=0x6FF8, end_lsn=0x7000, payload=gone)])
+    text = _printed(notebooks.run(lake, "schema_history", {"table": "orders"}, tmp_path / "history.html"))
+    assert "public.purchases: 7 versions, 0/1000 to 0/7000, where it was dropped" in text
+
+
+@pytest.mark.wide
 def test_an_unknown_table_is_one_line(lake_with_history: Config, tmp_path: Path) -> None:
     with pytest.raises(CdcError, match="UnknownTable: no captured table is or was named 'nonsense'"):
         notebooks.run(lake_with_history, "schema_history", {"table": "nonsense"}, tmp_path / "history.html")
