@@ -46,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("setups", nargs="*", choices=(*SETUPS, []), help="default: all")
     parser.add_argument("--changes", type=int, default=1_000_000, help="row changes of W1 (default: a million)")
+    parser.add_argument("--warm", type=int, default=2, help="rounds of drain, build and check before the first figure")
     arguments = parser.parse_args()
     local: dict[str, float] = {}
     for name in arguments.setups or SETUPS:
@@ -53,7 +54,8 @@ def main() -> None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cdc-bench-")))
             server = stack.enter_context(EmbeddedServer(None, 16))
             stack.callback(session.stop_session)
-            taken = _measure(_configured(stack, folder, server, name), server, name, arguments.changes, local)
+            config = _configured(stack, folder, server, name)
+            taken = _measure(config, server, name, arguments.changes, local, warm=arguments.warm)
         if name == "local":
             local = taken
 
@@ -81,7 +83,7 @@ def _configured(stack: ExitStack, folder: Path, server: EmbeddedServer, name: st
 
 
 def _measure(
-    config: Config, server: EmbeddedServer, name: str, changes: int, local: Mapping[str, float]
+    config: Config, server: EmbeddedServer, name: str, changes: int, local: Mapping[str, float], *, warm: int
 ) -> dict[str, float]:
     project.ensure(config.dbt_project)
     if name != "sqlite":
@@ -91,7 +93,7 @@ def _measure(
         # A vacuum of the emptied table would let the last load read all of it for each change.
         conn.execute("set enable_seqscan = off")
         commands.init(config)
-        for _ in range(2):  # the second time, each task finds its executor warm, and the build merges
+        for _ in range(warm):  # the second time, each task finds its executor warm, and the build merges
             commands.drain(config, load(conn, WORKLOADS["w1"], _WARM * max(1, len(SETUPS[name]))))
             commands.build(config)
             conn.execute("delete from public.w1; delete from public.fence")
