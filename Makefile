@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
 # PySpark comes as source, and its wheel is unpacked right after it is made: to compress the jars would take 20 s.
-INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --config-settings-package pyspark:--build-option=--compression=stored
+UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --config-settings-package pyspark:--build-option=--compression=stored
+# What uv's cache has is taken from there first: where a registry sends no caching headers, uv would fetch and build
+# PySpark again in each checkout, and its cache would grow by 2 GB each time.
+install = $(UV_INSTALL) --offline $(1) 2>/dev/null || $(UV_INSTALL) $(1)
 PYTEST_ARGS ?=
 # Whole files go to one worker, so that what a file sets up is set up once.
 PYTEST_WORKERS ?= 2
@@ -40,14 +43,14 @@ endef
 
 $(STAMP): requirements.lock pyproject.toml
 	$(venv)
-	$(INSTALL) -r requirements.lock
-	$(INSTALL) --no-deps -e .
+	$(call install,-r requirements.lock)
+	$(call install,--no-deps -e .)
 	@touch $(DEMO_STAMP) $@
 
 # The demo needs fewer packages than the tests.
 $(DEMO_STAMP): requirements.lock pyproject.toml
 	$(venv)
-	$(INSTALL) --constraint requirements.lock -e .[demo]
+	$(call install,--constraint requirements.lock -e .[demo])
 	@touch $@
 
 .PHONY: lock

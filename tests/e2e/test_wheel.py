@@ -131,10 +131,13 @@ def _prove(cdc: Path, database: str, folder: Path) -> None:
 
 
 def _add(venv: Path, wheel: Path, extra: str) -> None:
-    """Install the wheel with an extra and all that it depends on, at the locked versions."""
-    uv, lock = Path(sys.executable).with_name("uv"), ROOT / "requirements.lock"
-    python = venv / "bin" / "python"
-    _run(uv, "pip", "install", "--quiet", "--python", python, "-c", lock, f"{wheel}[{extra}]", cwd=venv.parent)
+    """Install the wheel with an extra and all that it depends on, at the locked versions, as the Makefile installs."""
+    uv, python, lock = Path(sys.executable).with_name("uv"), venv / "bin" / "python", ROOT / "requirements.lock"
+    install: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", python]
+    install += ["--config-settings-package", "pyspark:--build-option=--compression=stored", "-c", lock]
+    install += [f"{wheel}[{extra}]"]
+    if subprocess.run([*install, "--offline"], cwd=venv.parent, capture_output=True, check=False).returncode:
+        _run(*install, cwd=venv.parent)
 
 
 @pytest.fixture(scope="module")
