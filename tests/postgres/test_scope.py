@@ -63,6 +63,27 @@ def test_only_what_others_publish_is_captured_and_their_publication_is_never_edi
     assert _declared(world) == before
 
 
+def test_values_that_a_publication_leaves_out_are_in_no_event(world: World) -> None:
+    world.config = world.config.model_copy(update={"ddl": DdlConfig(sql=CommandText.HASH)})
+    log = world.start(
+        "create table t (id int primary key, v text, iban text)", "insert into t values (1, 'seen', 'planted')",
+        "insert into t values (100, 'planted', 'planted')",
+        "create publication theirs for table t (id, v) where (id < 100)", scope="published", publication="theirs",
+    )  # fmt: skip
+    world.sql(
+        "insert into t values (2, 'seen too', 'planted'), (101, 'planted', 'planted')", "update t set iban = 'planted'",
+        "update t set id = 99, v = 'back' where id = 101", "delete from t where id = 1",
+        "alter table t add column later text", "update t set later = 'planted'",
+        "alter table t alter iban type varchar using 'planted'",
+    )  # fmt: skip
+    log.drain()
+    log.repair("public.t")
+    world.exact("t")
+    found = repr(log.events)
+    assert "'seen too'" in found and "'back'" in found and "iban" in found
+    assert "planted" not in found
+
+
 def test_a_publication_of_others_must_be_there_and_whole(world: World) -> None:
     world.sql(*PAIR)
     source = world.config.source.model_copy(update={"scope": "published", "publication": "theirs"})
