@@ -122,6 +122,16 @@ def test_a_setting_that_runs_need_is_asked_for_by_name(config: Config) -> None:
     project.ensure(config.dbt_project)  # it is dbt's default
 
 
+def test_a_project_that_is_refused_is_left_as_it_is(config: Config) -> None:
+    """A dbt project of the user's, named by mistake, was filled with macros and models, and lost its own macros."""
+    write(config.dbt_project.folder / "dbt_project.yml", "name: analytics\nprofile: warehouse\n")
+    write(config.dbt_project.folder / "macros" / "names.sql", "{% macro generate_schema_name(a, b) %}{% endmacro %}")
+    before = files(config.dbt_project.folder)
+    with pytest.raises(LakeError, match=r"dbt_project\.yml lacks name, profile"):
+        models.write(config.lake_access, [], dbt=config.dbt_project)
+    assert files(config.dbt_project.folder) == before
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [("name: [cdc\n", "is not valid YAML: .* line 2"), ("- name: cdc\n", "holds no settings; copy it from")],

@@ -43,6 +43,8 @@ _GENERATED = {("models", str(layer)) for layer in Layer}
 _KINDS = (".sql", ".yml")
 #: Settings with the folders that dbt reads, and dbt's own defaults of them.
 _PATHS = {f"{top.removesuffix('s')}-paths": [top] for top in _TOPS}
+#: Settings of which a run needs what the toolkit's own project has.
+_NEEDED = ("name", "profile", "on-run-start", "on-run-end", "models", "flags", *_PATHS)
 #: What the last run of dbt did.
 _RESULTS = Path("target") / "run_results.json"
 _ARTIFACTS = ("manifest.json", "run_results.json")
@@ -53,7 +55,7 @@ def ensure(dbt: DbtProject) -> None:
     """Create the project of `[dbt] project_dir` from the toolkit's own, or upgrade it to the toolkit's version.
 
     A changed file of the toolkit, and a file that defines a macro of the toolkit again, is moved to the folder
-    `replaced`. A line of the log names it.
+    `replaced`. A line of the log names it. A project whose settings are refused is left as it is.
 
     Raises:
         LakeError: the folder is not writable or has other content, or `dbt_project.yml` lacks what a run needs.
@@ -65,18 +67,17 @@ def ensure(dbt: DbtProject) -> None:
     if new and folder.exists() and any(folder.iterdir()):
         raise LakeError(f"[dbt] project_dir {folder} is not empty and holds no dbt_project.yml; name another folder")
     try:
+        if not new:
+            _require_settings(folder)
         # First, so that the next run knows a project that was written in part. The record is written last.
         begun = () if (folder / _RECORD).is_file() else _ONCE
         for path in (path for path in begun if not (folder / path).is_file()):
             write_whole(folder / path, (_TEMPLATE / path).read_bytes())
         written, aside = _upgrade(folder)
-        missing = list(_missing(_settings(_TEMPLATE), _settings(folder)))
     except OSError as error:
         raise LakeError(
             f"writing the dbt project {folder}: {error.strerror or error}; free space there or change its permissions"
         ) from None
-    if missing:
-        raise LakeError(f"{folder / _SETTINGS} lacks {', '.join(missing)}; copy it from {_TEMPLATE / _SETTINGS}")
     if written and not new:
         kept = {"kept_in_replaced": [path.as_posix() for path in aside]} if aside else {}
         _log.warning("dbt project upgraded", extra={"project": str(folder), "files": written, **kept})
@@ -253,6 +254,13 @@ def _digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
+def _require_settings(folder: Path) -> None:
+    wanted, found = _settings(_TEMPLATE), _settings(folder)
+    missing = list(_missing({name: wanted[name] for name in _NEEDED}, found))
+    if missing:
+        raise LakeError(f"{folder / _SETTINGS} lacks {', '.join(missing)}; copy it from {_TEMPLATE / _SETTINGS}")
+
+
 def _missing(wanted: Any, found: Any, name: str = "") -> Iterator[str]:
     """Name the settings of `wanted` that `found` does not have."""
     if isinstance(wanted, dict):
@@ -266,7 +274,7 @@ def _missing(wanted: Any, found: Any, name: str = "") -> Iterator[str]:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Read the settings of a project that the toolkit's models need to run."""
+    """Read the settings of a project, with dbt's defaults of the folders that it reads."""
     import yaml
 
     try:
@@ -276,5 +284,4 @@ def _settings(folder: Path) -> dict[str, Any]:
         raise LakeError(f"{folder / _SETTINGS} is not valid YAML: {stated}; correct it there") from None
     if not isinstance(found, dict):
         raise LakeError(f"{folder / _SETTINGS} holds no settings; copy it from {_TEMPLATE / _SETTINGS}")
-    needed = ("name", "profile", "on-run-start", "on-run-end", "models", "flags", *_PATHS)
-    return {name: found.get(name, _PATHS.get(name)) for name in needed}
+    return _PATHS | found
