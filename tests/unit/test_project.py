@@ -122,6 +122,23 @@ def test_a_setting_that_runs_need_is_asked_for_by_name(config: Config) -> None:
     project.ensure(config.dbt_project)  # it is dbt's default
 
 
+@pytest.mark.parametrize("variables", [{"as_of_lsn": "0/1"}, {"cdc": {"as_of_lsn": "0/1"}}])
+def test_the_variable_of_an_earlier_lsn_is_refused_in_the_settings(
+    config: Config, variables: dict[str, object]
+) -> None:
+    """It named tables with the newest rows after an earlier LSN, and left those of `current` as they were."""
+    project.ensure(config.dbt_project)
+    settings = config.dbt_project.folder / "dbt_project.yml"
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text + yaml.safe_dump({"vars": variables}), encoding="utf-8")
+    with pytest.raises(LakeError, match=r"dbt_project\.yml: as_of_lsn in vars .* and use --as-of-lsn$"):
+        project.ensure(config.dbt_project)
+    settings.write_text(
+        text + yaml.safe_dump({"vars": {"since": "0/1", "other": {"as_of_lsn": "0/1"}}}), encoding="utf-8"
+    )
+    project.ensure(config.dbt_project)
+
+
 def test_a_project_that_is_refused_is_left_as_it_is(config: Config) -> None:
     """A dbt project of the user's, named by mistake, was filled with macros and models, and lost its own macros."""
     write(config.dbt_project.folder / "dbt_project.yml", "name: analytics\nprofile: warehouse\n")

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 _FAILED = ("error", "fail", "runtime error", "partial success")
 #: The status of a dbt node that was left out because another one failed.
 _LEFT_OUT = "skipped"
-#: dbt's variable with the LSN that is built.
-_AS_OF = "as_of_lsn"
 #: The most runs of dbt that a build uses to bring tables to the LSN of a DDL. Remaining tables are rebuilt.
 _PASSES = 3
 
@@ -240,7 +238,7 @@ def _invoke(
 
     arguments, variables = _variables(arguments)
     if as_of is not None:
-        variables |= {_AS_OF: str(as_of)}
+        variables |= {project.AS_OF: str(as_of)}
     options = ["--profiles-dir", str(dbt.folder), "--log-path", str(access.work_dir / "dbt")]
     options += ["--quiet", "--no-use-colors", "--log-level-file", "none", "--vars", yaml.safe_dump(variables)]
     exception, results = _dbt(access, [*arguments, "--project-dir", str(folder or dbt.folder), *options])
@@ -272,6 +270,8 @@ def _variables(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """
     import yaml
 
+    from toolkit.build.project import AS_OF
+
     kept, given, words = [], "{}", iter(arguments)
     for word in words:
         if word == "--vars":
@@ -286,8 +286,8 @@ def _variables(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         found = None
     if not isinstance(found, dict):
         raise ConfigError("--vars of dbt: no variables were found in it; write them as '{name: value}'")
-    if _AS_OF in found:
-        raise ConfigError(f"--vars of dbt: {_AS_OF} would only name the tables after an earlier LSN; use --as-of-lsn")
+    if AS_OF in found:
+        raise ConfigError(f"--vars of dbt: {AS_OF} would only name the tables after an earlier LSN; use --as-of-lsn")
     return kept, found
 
 

@@ -45,6 +45,8 @@ _KINDS = (".sql", ".yml")
 _PATHS = {f"{top.removesuffix('s')}-paths": [top] for top in _TOPS}
 #: Settings of which a run needs what the toolkit's own project has.
 _NEEDED = ("name", "profile", "on-run-start", "on-run-end", "models", "flags", *_PATHS)
+#: dbt's variable with the LSN that is built.
+AS_OF = "as_of_lsn"
 #: What the last run of dbt did.
 _RESULTS = Path("target") / "run_results.json"
 _ARTIFACTS = ("manifest.json", "run_results.json")
@@ -58,7 +60,8 @@ def ensure(dbt: DbtProject) -> None:
     `replaced`. A line of the log names it. A project whose settings are refused is left as it is.
 
     Raises:
-        LakeError: the folder is not writable or has other content, or `dbt_project.yml` lacks what a run needs.
+        LakeError: the folder is not writable or has other content, `dbt_project.yml` lacks what a run needs, or it has
+            the variable by which an earlier LSN is built.
     """
     folder = dbt.folder
     if folder.resolve() == _TEMPLATE.resolve():
@@ -259,6 +262,13 @@ def _require_settings(folder: Path) -> None:
     missing = list(_missing({name: wanted[name] for name in _NEEDED}, found))
     if missing:
         raise LakeError(f"{folder / _SETTINGS} lacks {', '.join(missing)}; copy it from {_TEMPLATE / _SETTINGS}")
+    variables = found.get("vars")
+    scopes = (variables, variables.get(wanted["name"])) if isinstance(variables, dict) else ()
+    if any(isinstance(scope, dict) and AS_OF in scope for scope in scopes):
+        raise LakeError(
+            f"{folder / _SETTINGS}: {AS_OF} in vars would only name the tables after an earlier LSN; remove it there,"
+            " and use --as-of-lsn"
+        )
 
 
 def _missing(wanted: Any, found: Any, name: str = "") -> Iterator[str]:
