@@ -231,6 +231,21 @@ def test_a_part_has_the_models_of_some_tables_and_nothing_of_the_users(config: C
     assert (config.dbt_project.folder / "target" / "run_results.json").read_text(encoding="utf-8") == "{}"
 
 
+def test_results_are_kept_where_the_settings_say(config: Config) -> None:
+    """With `target-path`, none came to `[lake] reports`, and those of a run in another folder not to the project."""
+    config = config.model_copy(update={"lake": config.lake.model_copy(update={"reports": "shared"})})
+    project.ensure(config.dbt_project)
+    folder, shared = config.dbt_project.folder, config.root / "other"
+    settings = folder / "dbt_project.yml"
+    project.copy_shared(folder, shared)
+    settings.write_text(settings.read_text(encoding="utf-8").replace('"target"', '"out"'), encoding="utf-8")
+    for made in (folder / "out", shared / "target"):
+        write(made / "run_results.json", made.name)
+        project.keep_results(config.lake_access, made.parent, dbt=config.dbt_project)
+        kept = (folder / "out" / "run_results.json", config.root / "shared" / "dbt" / "run_results.json")
+        assert [path.read_text(encoding="utf-8") for path in kept] == [made.name] * 2
+
+
 def test_a_project_of_another_source_is_refused(config: Config) -> None:
     """Models name tables by OID, and an OID of one database is another table in another one."""
     shop = config.model_copy(update={"lake": config.lake.model_copy(update={"prefix": "shop"})})
@@ -313,6 +328,7 @@ def test_what_dbt_skips_because_a_model_of_the_users_failed_is_built(
         return None, [SimpleNamespace(status=s, node=nodes[n], message="why") for n, s in runs[len(read) - 1].items()]
 
     monkeypatch.setattr(dbt_run, "_dbt", dbt)
+    project.ensure(config.dbt_project)
     config.lake_access.work_dir.mkdir(parents=True, exist_ok=True)
     results, failed = dbt_run._invoke(config.lake_access, ["run"], lambda: None, dbt=config.dbt_project)
     assert failed == ("mine: why",) and {r.node.name: r.status for r in results} == runs[1]
@@ -327,4 +343,5 @@ def _failed_of_user(
     node = SimpleNamespace(resource_type="model", name="mine", original_file_path=path, package_name=package)
     result = SimpleNamespace(status=status, node=node, message="1 of 2 batches")
     monkeypatch.setattr(dbt_run, "_dbt", lambda *_: (None, [result]))
+    project.ensure(config.dbt_project)
     return dbt_run._invoke(config.lake_access, ["run"], lambda: None, dbt=config.dbt_project)[1]

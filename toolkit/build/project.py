@@ -47,9 +47,9 @@ _PATHS = {f"{top.removesuffix('s')}-paths": [top] for top in _TOPS}
 _NEEDED = ("name", "profile", "on-run-start", "on-run-end", "models", "flags", *_PATHS)
 #: dbt's variable with the LSN that is built.
 AS_OF = "as_of_lsn"
-#: What the last run of dbt did.
-_RESULTS = Path("target") / "run_results.json"
-_ARTIFACTS = ("manifest.json", "run_results.json")
+#: What the last run of dbt did, and what it read.
+_RESULTS = "run_results.json"
+_ARTIFACTS = ("manifest.json", _RESULTS)
 _MADE = re.compile(r"\{%-?\s*(?:macro|test|materialization)\s+(\w+)")
 
 
@@ -161,11 +161,10 @@ def write_part(access: LakeAccess, tables: Collection[str], *, dbt: DbtProject) 
 
 def keep_results(access: LakeAccess, folder: Path, *, dbt: DbtProject) -> None:
     """Put dbt's results of a run where a run in the project leaves them, and copy them to `[lake] reports`."""
-    made = folder / _RESULTS
-    if folder != dbt.folder and made.is_file():
-        write_whole(dbt.folder / _RESULTS, made.read_bytes())
-    artifacts = [name for name in _ARTIFACTS if (made.parent / name).is_file()]
-    report_copies.copy(access, "dbt", made.parent, artifacts)
+    made, kept = _target(folder), _target(dbt.folder)
+    if made != kept and (made / _RESULTS).is_file():
+        write_whole(kept / _RESULTS, (made / _RESULTS).read_bytes())
+    report_copies.copy(access, "dbt", made, [name for name in _ARTIFACTS if (made / name).is_file()])
 
 
 def has_shared_views(access: LakeAccess) -> bool:
@@ -255,6 +254,11 @@ def _recorded(folder: Path) -> dict[str, str]:
 
 def _digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
+
+
+def _target(folder: Path) -> Path:
+    """Return the folder in which dbt leaves what it makes of a project."""
+    return folder / str(_settings(folder).get("target-path") or "target")
 
 
 def _require_settings(folder: Path) -> None:
