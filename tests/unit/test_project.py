@@ -6,13 +6,17 @@ import errno
 import json
 import os
 from datetime import date
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
-from toolkit.build import dbt_run, models, project
+from tests.support_ledger import ledger_of
+from toolkit.build import dbt_run, models, project, small_tables
+from toolkit.lake import session
 from toolkit.values.config import Config
 from toolkit.values.errors import BuildFailed, ConfigError, LakeError
 from toolkit.values.lsn import Lsn
@@ -345,3 +349,24 @@ def _failed_of_user(
     monkeypatch.setattr(dbt_run, "_dbt", lambda *_: (None, [result]))
     project.ensure(config.dbt_project)
     return dbt_run._invoke(config.lake_access, ["run"], lambda: None, dbt=config.dbt_project)[1]
+
+
+@pytest.mark.parametrize("made", [[], ["marts.public__t"], ["history.public__t"]])
+def test_a_table_that_no_model_has_built_is_named(
+    config: Config, monkeypatch: pytest.MonkeyPatch, made: list[str]
+) -> None:
+    """With `enabled: false` or another `schema` for its model, `history` stayed as it was after a successful build."""
+    model = SimpleNamespace(plan=SimpleNamespace(layer="history"), found=SimpleNamespace(quiet=False))
+    shown: dict[str, Any] = {"history.public__t": model}
+    nodes = [SimpleNamespace(schema=name.split(".")[0], alias=name.split(".")[1]) for name in made]
+    monkeypatch.setattr(small_tables, "build", lambda *_, **__: ([], False))
+    monkeypatch.setattr(session, "session", lambda _: None)
+    monkeypatch.setattr(dbt_run, "_invoke", lambda *_, **__: ([SimpleNamespace(node=node) for node in nodes], ()))
+    access, ledger = config.lake_access, ledger_of(config)
+    build = partial(dbt_run._build_models, access, ledger, ["public__t"], lambda: shown, dbt=config.dbt_project)
+    if made == list(shown):
+        assert build(None, (), None)[2] == ()
+        return
+    with pytest.raises(BuildFailed, match=r"building history\.public__t: dbt has run no model that makes it"):
+        build(None, (), None)
+    build(None, ["--exclude", "history__public__t"], None)  # it was asked for

@@ -174,6 +174,12 @@ def _build_models(
     excluded = ["--exclude", *nodes] if nodes else []
     arguments = ["run", *_selection(select), *dbt_args, *excluded]
     results, own_failed = _invoke(access, arguments, show, as_of=as_of, folder=part, dbt=dbt)
+    unbuilt = left - {f"{result.node.schema}.{result.node.alias}" for result in results} if alone else ()
+    if unbuilt:
+        raise BuildFailed(
+            f"building {', '.join(sorted(unbuilt))}: dbt has run no model that makes it; remove what disables or"
+            f" renames its model in {dbt.folder}, such as `+enabled` in dbt_project.yml, and run `cdc build` again"
+        )
     if as_of is None and not select and not dbt_args:
         project.record_shared_views(access)
     return done, results, own_failed
