@@ -382,6 +382,19 @@ def test_the_view_of_a_dropped_table_shows_its_last_proof_until_a_table_takes_th
     assert reads.tables(shop.config.lake_access, "published", "VIEW") == ("public__a",)
 
 
+def test_the_view_of_a_dropped_table_does_not_follow_a_tag_that_was_moved(shop: Shop) -> None:
+    """The check that first found the table dropped made the view again, of whatever the tag named then."""
+    shop.build(1)
+    shop.publish()
+    (tag,) = (t for t in shop.tags()["a"] if t.startswith("proven_"))
+    shop.build(1, n=7)
+    shop.spark.sql(f"ALTER TABLE current.public__a CREATE OR REPLACE TAG {tag}")
+    shop.drop("a")
+    shop.publish()
+    shop.maintain()
+    assert shop.seen()[0] == 1
+
+
 def test_a_red_table_stays_and_one_lsn_is_refused_by_its_name(shop: Shop) -> None:
     shop.build(1)
     shop.publish()

@@ -57,15 +57,28 @@ def follow(access: LakeAccess, spark: SparkSession, now: datetime, *, threads: i
             continue
         since = datetime.fromisoformat(known.get(DEPRECATED, now.isoformat()))
         last: dict[str, Any] = {"relid": known["cdc.relid"], "tag": known[TAG], "relation": known.get(READ, name)}
-        last["snapshot_id"] = reads.tags(access, f"{access.names.current}.{last['relation']}").get(last["tag"])
-        row = renamed.get((known["cdc.relid"], generation_of(known[TAG])), last)
+        last["snapshot_id"] = _tagged(access, last["relation"], last["tag"])
+        generation = generation_of(known[TAG])
+        row = renamed.get((known["cdc.relid"], generation), last)
         if now - since >= timedelta(days=deprecated_days) or row["snapshot_id"] is None:
             spark.sql(f"DROP VIEW {access.names.published}.{quote_spark(name)}")
             continue
         if DEPRECATED not in known:
             instead = None if row is last else f"{access.names.published}.{row['relation']}"
             _log.warning("view deprecated", extra={"view": f"{access.names.published}.{name}", "instead": instead})
+        if row is last and generation is not None:
+            keep(access, spark, row["relation"], row["snapshot_id"], generation)
         _show(access, spark, name, row, since)
+
+
+def _tagged(access: LakeAccess, name: str, tag: str) -> int | None:
+    """Return the table snapshot of `current.<name>` for which a check has made this tag; None if it is gone.
+
+    The tag may have been moved since.
+    """
+    snapshot_id = int(tag.rpartition("_")[2])
+    found = reads.metadata(access, f"{access.names.current}.{name}")
+    return None if reads.snapshot(found, snapshot_id) is None else snapshot_id
 
 
 def _show(
