@@ -176,16 +176,21 @@ def test_of_two_writers_the_later_one_wins_in_other_catalogs_too(
         _write(access, 4)
 
 
-def test_a_full_disk_names_what_was_not_committed(tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("file", ["/lake", None])
+def test_a_full_disk_names_what_was_not_committed(
+    tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch, file: str | None
+) -> None:
+    """A write to an open file has no name of a file, and the message had two blanks there."""
     access = _made(tmp_path / "lake")
     _write(access, 1)
     with_pyiceberg.undo()
 
     def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device", "/lake")
+        raise OSError(28, "No space left on device", file)
 
     with_pyiceberg.setattr(direct_rows._Rows, "_write_data", full)
-    with pytest.raises(LakeError, match=r"committing to ops\.plans: /lake No space left on device; nothing was comm"):
+    named = "/lake " if file else ""
+    with pytest.raises(LakeError, match=rf"committing to ops\.plans: {named}No space left on device; nothing was comm"):
         _write(access, 2)
     assert _stored(access) == _rows(1)
 

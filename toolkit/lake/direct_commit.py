@@ -80,9 +80,7 @@ def commit(
     except OSError as error:
         lost = isinstance(error, FileNotFoundError) or error.errno == errno.EIO
         remedy = "run `cdc doctor`" if lost else "free space or correct the folder of the lake, and run it again"
-        raise LakeError(
-            f"committing to {name}: {error.filename or ''} {error.strerror or error}; nothing was committed; {remedy}"
-        ) from None
+        raise LakeError(f"committing to {name}: {storage.in_words(error)}; nothing was committed; {remedy}") from None
     new = f"{metadata['location']}/metadata/{catalog.version(old) + 1:05d}-{uuid.uuid4()}.metadata.json"
     following = made.metadata(old)
     made.create(new, json.dumps(following).encode())

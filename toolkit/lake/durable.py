@@ -58,9 +58,7 @@ def sync_files(
     try:
         storage.force(files, access.warehouse, properties)
     except OSError as error:
-        raise LakeError(
-            f"forcing the files of {name} to the disk: {error.filename or ''} {error.strerror or error}; {advice}"
-        ) from None
+        raise LakeError(f"forcing the files of {name} to the disk: {storage.in_words(error)}; {advice}") from None
     except Exception as error:  # what half an Avro file raises depends on where it ends
         raise LakeError(
             f"forcing the files of {name} to the disk: a manifest is damaged: {type(error).__name__}: {error}; {advice}"

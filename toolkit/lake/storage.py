@@ -98,6 +98,11 @@ def footer(location: str, properties: Mapping[str, str]) -> tuple[FileMetaData, 
         raise OSError(errno.EIO, f"is damaged: {' '.join(str(error).split())[:200]}", location) from None
 
 
+def in_words(error: OSError) -> str:
+    """Return the file of an error, if it names one, and what is wrong with it."""
+    return " ".join(filter(None, (error.filename, error.strerror or str(error))))
+
+
 @contextlib.contextmanager
 def decoding(location: str) -> Iterator[None]:
     """Name the file whose bytes are decoded inside the block, if they are damaged.
