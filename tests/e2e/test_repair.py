@@ -95,6 +95,8 @@ def test_a_part_repairs_what_it_covers_and_only_a_check_says_so(
     assert [(r["price"], len(r["big"])) for r in history] == [("1.00", 3000), ("1.00!", 3000)]
     assert history[0]["_cdc_from_lsn"] <= before < stale < history[0]["_cdc_to_lsn"] == history[1]["_cdc_from_lsn"]
     assert [r["_cdc_doubtful"] for r in history] == [True, False]
+    versions = rows_at_lsn.rows(lake_of(config), "enough", key={"id": "1"})
+    assert [(r["price"], r["_cdc_doubtful"]) for r in versions] == [("1.00", "t"), ("1.00!", "f")]
     assert history[0]["_cdc_to_lsn"] < repaired
 
     # A check that found a difference leaves the table for a repair of all of it. This one lands below the position that

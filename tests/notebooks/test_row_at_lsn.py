@@ -32,12 +32,12 @@ def remembered(lake: Config, spark: SparkSession) -> Config:
     spark.sql("CREATE NAMESPACE IF NOT EXISTS history")
     spark.sql(
         "CREATE TABLE history.public__purchases (id bigint, amount decimal(14,2), priority int, _cdc_from_lsn bigint,"
-        " _cdc_to_lsn bigint, _cdc_text map<string,string>) USING iceberg"
+        " _cdc_to_lsn bigint, _cdc_doubtful boolean, _cdc_text map<string,string>) USING iceberg"
     )
     spark.sql(
         "INSERT INTO history.public__purchases VALUES"
-        " (1, NULL, 3, 4096, 12288, map('amount', 'NaN')), (1, 12.50, 4, 12288, NULL, NULL),"
-        " (2, 1.00, 3, 4096, NULL, NULL)"
+        " (1, NULL, 3, 4096, 12288, true, map('amount', 'NaN')), (1, 12.50, 4, 12288, NULL, false, NULL),"
+        " (2, 1.00, 3, 4096, NULL, false, NULL)"
     )
     return lake
 
@@ -49,9 +49,9 @@ def test_all_versions_of_one_key(remembered: Config, tmp_path: Path) -> None:
     assert "orders {'id': '1'}: 2 versions" in "".join("".join(o.get("text", "")) for o in outputs)
     shown = "".join("".join(o.get("data", {}).get("text/plain", "")) for o in outputs)
     lines = [line.split() for line in shown.splitlines()]
-    assert lines[0] == ["id", "amount", "priority", "_cdc_from_lsn", "_cdc_to_lsn"]
-    assert lines[1] == ["0", "1", "NaN", "3", "0/1000", "0/3000"]
-    assert lines[2] == ["1", "1", "12.50", "4", "0/3000", "None"]
+    assert lines[0] == ["id", "amount", "priority", "_cdc_from_lsn", "_cdc_to_lsn", "_cdc_doubtful"]
+    assert lines[1] == ["0", "1", "NaN", "3", "0/1000", "0/3000", "t"]
+    assert lines[2] == ["1", "1", "12.50", "4", "0/3000", "None", "f"]
     assert len(lines) == 3
     with pytest.raises(CdcError, match="no column 'nope'"):
         notebooks.run(remembered, "row_at_lsn", {"table": "orders", "key": {"nope": "1"}}, tmp_path / "none.html")

@@ -44,7 +44,7 @@ def test_the_texts_are_those_of_spark(spark: SparkSession, lake: Config) -> None
     assert mine == theirs
     assert "BC" in str(mine)
     key = {"c3": "9999999999"}
-    spark.sql(f"ALTER TABLE {name} ADD COLUMNS (_cdc_from_lsn bigint, _cdc_to_lsn bigint)")
+    spark.sql(f"ALTER TABLE {name} ADD COLUMNS (_cdc_from_lsn bigint, _cdc_to_lsn bigint, _cdc_doubtful boolean)")
     assert small_rows.read(lake.lake_access, name, plan, key, None) is None  # the files are older than the columns
 
 
@@ -73,14 +73,17 @@ def test_versions_of_a_key_come_in_order(spark: SparkSession, lake: Config) -> N
     name = "history.public__versions"
     spark.sql(
         f"CREATE TABLE {name} (c1 int, c2 string, _cdc_from_lsn bigint, _cdc_to_lsn bigint,"
-        " _cdc_text map<string,string>)"
+        " _cdc_doubtful boolean, _cdc_text map<string,string>)"
         " USING iceberg TBLPROPERTIES ('format-version'='3')"
     )
-    spark.sql(f"INSERT INTO {name} VALUES (1, 'b', 32, NULL, NULL), (1, 'a', 16, 32, NULL), (2, 'c', 16, NULL, NULL)")
+    spark.sql(
+        f"INSERT INTO {name} VALUES (1, 'b', 32, NULL, true, NULL), (1, 'a', 16, 32, false, NULL),"
+        " (2, 'c', 16, NULL, false, NULL)"
+    )
     assert small_rows.read(lake.lake_access, name, plan, {"c1": "1"}, None) == [
-        {"c1": "1", "c2": "a", "_cdc_from_lsn": "0/10", "_cdc_to_lsn": "0/20"},
-        {"c1": "1", "c2": "b", "_cdc_from_lsn": "0/20", "_cdc_to_lsn": None},
+        {"c1": "1", "c2": "a", "_cdc_from_lsn": "0/10", "_cdc_to_lsn": "0/20", "_cdc_doubtful": "f"},
+        {"c1": "1", "c2": "b", "_cdc_from_lsn": "0/20", "_cdc_to_lsn": None, "_cdc_doubtful": "t"},
     ]
     assert small_rows.read(lake.lake_access, name, plan, {"c1": "1"}, 1) == [
-        {"c1": "1", "c2": "a", "_cdc_from_lsn": "0/10", "_cdc_to_lsn": "0/20"}
+        {"c1": "1", "c2": "a", "_cdc_from_lsn": "0/10", "_cdc_to_lsn": "0/20", "_cdc_doubtful": "f"}
     ]

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from toolkit.values.lake_access import LakeAccess
 
-#: Columns with the bounds of a row version, in addition to the table's own columns.
 FROM, TO = "_cdc_from_lsn", "_cdc_to_lsn"
+#: Columns of a row version in addition to the table's own: its bounds, and whether it is unverified.
+OF_VERSION = (FROM, TO, "_cdc_doubtful")
 
 
 def read(
@@ -28,7 +29,7 @@ def read(
 ) -> Iterator[dict[str, str | None]]:
     """Read `fields` (the expression of each name) of the rows that are valid at `as_of` and have these texts.
 
-    With a key, give every version with its bounds, oldest first. One partition is in memory at a time.
+    With a key, give every version with its columns `OF_VERSION`, oldest first. One partition is in memory at a time.
     """
     from pyspark.sql import functions as F
 
@@ -37,16 +38,23 @@ def read(
         frame = _valid_at(frame, as_of)
     for column, value in (key or {}).items():
         frame = frame.where(F.expr(fields[column]) == F.lit(value))
-    bounds = () if key is None else (FROM, TO)
-    if bounds:
+    added = () if key is None else OF_VERSION
+    if added:
         frame = frame.orderBy(F.col(FROM))
     if limit is not None:
         frame = frame.limit(limit)
     shown = [F.expr(text).alias(f"f{i}") for i, text in enumerate(fields.values())]
-    chosen = frame.select(*shown, *(F.col(bound) for bound in bounds))
+    chosen = frame.select(*shown, *map(F.col, added))
     for row in chosen.toLocalIterator():
         record: dict[str, str | None] = dict(zip(fields, row, strict=False))
-        yield record | {end: None if row[end] is None else str(Lsn(row[end])) for end in bounds}
+        yield record | {name: as_text(row[name]) for name in added}
+
+
+def as_text(value: int | None) -> str | None:
+    """Return the text of a value of `OF_VERSION`."""
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    return None if value is None else str(Lsn(value))
 
 
 def lacks_changes(spark: SparkSession, lake: LakeAccess, relation: str, relid: int, *, below: Lsn) -> bool:

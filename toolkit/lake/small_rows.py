@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import direct_scan, reads, storage
 from toolkit.lake.direct_scan import Unusual
+from toolkit.lake.row_versions import FROM, OF_VERSION, as_text
 from toolkit.values.errors import LakeError
 from toolkit.values.lake_types import kind
-from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_columns
 
 if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
     from toolkit.values.row_line import Comparison
 
-#: Columns with the bounds of a row version, and the column with the texts that no typed value stands for.
-_BOUNDS, _TEXTS = ("_cdc_from_lsn", "_cdc_to_lsn"), "_cdc_text"
+#: The column with the texts that no typed value stands for.
+_TEXTS = "_cdc_text"
 #: The largest table, by its files and its rows.
 _BYTES, _ROWS = 32 << 20, 200_000
 
@@ -32,7 +32,7 @@ def read(
 ) -> list[dict[str, str | None]] | None:
     """Read the compared columns of the rows that have these texts; None if Spark must read them.
 
-    With a key, give every version with its bounds, oldest first.
+    With a key, give every version with its columns `OF_VERSION`, oldest first.
 
     Raises:
         LakeError: a file of the table cannot be read.
@@ -45,12 +45,12 @@ def read(
     lake = lake_columns([(c.attnum, c.name) for c in plan.table.columns])
     names = {c.name: lake[c.attnum] for c in plan.columns}
     prints = {c.name: _PRINTS.get(kind(c)) for c in plan.columns}
-    bounds = () if key is None else _BOUNDS
+    added = () if key is None else OF_VERSION
     try:
         if None in prints.values():
             raise Unusual
         found = direct_scan.read(
-            metadata, None, list(dict.fromkeys([*names.values(), *bounds, _TEXTS])), (), storage.file_properties(access)
+            metadata, None, list(dict.fromkeys([*names.values(), *added, _TEXTS])), (), storage.file_properties(access)
         )
         texts = _texts(found.column(_TEXTS).to_pylist())
         columns = {
@@ -58,16 +58,16 @@ def read(
             for name, print_ in prints.items()
         }
         chosen = [n for n in range(found.num_rows) if all(columns[c][n] == text for c, text in (key or {}).items())]
-        ends = {bound: found.column(bound).to_pylist() for bound in bounds}
+        more = {name: found.column(name).to_pylist() for name in added}
     except Unusual:
         return None
     except (OSError, ValueError) as error:
         raise LakeError(f"table {relation}: a file of it cannot be read: {error}; run `cdc doctor`") from None
-    if bounds:
-        chosen.sort(key=lambda n: ends[bounds[0]][n])
+    if added:
+        chosen.sort(key=lambda n: more[FROM][n])
     return [
         {name: column[n] for name, column in columns.items()}
-        | {bound: None if ends[bound][n] is None else str(Lsn(ends[bound][n])) for bound in bounds}
+        | {name: as_text(values[n]) for name, values in more.items()}
         for n in chosen[:limit]
     ]
 
