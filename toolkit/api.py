@@ -7,7 +7,7 @@ those of `toolkit.values.errors`: each names the thing, what was found and what 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from functools import partial
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from toolkit.capture.copy import Scope, SnapshotResult
     from toolkit.capture.drain_loop import DrainResult
     from toolkit.capture.initialise import InitResult
+    from toolkit.history.rows_at_lsn import FoundRows
     from toolkit.history.versions import VersionInfo
     from toolkit.lake.opened import Lake
     from toolkit.lake.published_tables import PublishedTable
@@ -265,7 +266,7 @@ class Toolkit:
         key: Mapping[str, str] | None = None,
         *,
         limit: int | None = None,
-    ) -> Iterator[dict[str, str | None]]:
+    ) -> FoundRows:
         """Read rows as PostgreSQL prints them: the current ones, those at an LSN or time, or all versions of a key."""
         from toolkit.history import rows_at_lsn
 

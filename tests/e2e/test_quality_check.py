@@ -71,7 +71,7 @@ def _by_name(report: CheckReport) -> dict[str, TableCheck]:
 def _cdc(config: Config, patch: pytest.MonkeyPatch, *words: str) -> Result:
     patch.setattr(configuration, "load", lambda _: config)
     patch.setattr(frame, "_stop_spark", lambda **_: None)
-    return CliRunner().invoke(main, [*words, "--output", "json"])
+    return CliRunner().invoke(main, [words[0], "--output", "json", *words[1:]])
 
 
 def test_green_then_each_fault_is_found(source: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +119,11 @@ def test_green_then_each_fault_is_found(source: Config, monkeypatch: pytest.Monk
     ):
         shown_rows = _cdc(source, monkeypatch, "rows", "item", *words)
         assert (shown_rows.exit_code, len(json.loads(shown_rows.stdout)), shown_rows.stderr) == (0, count, notice)
+    # Without rows the columns are shown all the same; it was an empty line.
+    text = ["--output", "text"]
+    assert _cdc(source, monkeypatch, "rows", "empty", *text).stdout == "id\n"
+    none = _cdc(source, monkeypatch, "rows", "empty", "--key", "id=1", *text).stdout
+    assert none == "id  _cdc_from_lsn  _cdc_to_lsn  _cdc_doubtful\n"
     built = _cdc(source, monkeypatch, "build", "--as-of", before)
     assert built.exit_code == 0, built.output
     assert spark.table(f"{json.loads(built.stdout)['schema']}.public__item").count() == 299

@@ -71,7 +71,7 @@ def test_a_result_can_be_written_where_the_locale_lacks_its_characters(charset: 
     @click.command()
     @command
     def names(ctx: Context) -> None:
-        ctx.output.table([{"table": "é€"}])
+        ctx.output.table([{"table": "é€"}], ["table"])
 
     text, json_ = (CliRunner(charset=charset).invoke(names, ["--output", form]) for form in ("text", "json"))
     shown = {"iso-8859-1": "é\\u20ac", "utf-8": "é€"}[charset]

@@ -154,10 +154,9 @@ def rows(ctx: Context, table: str, as_of: Lsn | datetime | None, key: tuple[str,
     pairs = dict(k.split("=", 1) for k in key) or None
     if pairs is not None and len(pairs) < len(key):
         raise click.BadParameter("a column is named twice: ask for one key at a time", param_hint="--key")
-    found = ctx.toolkit.rows(table, as_of, pairs, limit=limit + 1 if limit else None)
-    if not sys.stdout.isatty():
-        found = _counted(f"reading {table}", found)
-    ctx.output.table(itertools.islice(found, limit or None), None)
+    read = ctx.toolkit.rows(table, as_of, pairs, limit=limit + 1 if limit else None)
+    found = read if sys.stdout.isatty() else _counted(f"reading {table}", read)
+    ctx.output.table(itertools.islice(found, limit or None), read.columns)
     if next(found, None) is not None:
         say(f"cdc: only the first {limit} rows are shown; --limit 0 shows all", err=True)
 

@@ -25,8 +25,8 @@ class Output(Protocol):
     def record(self, value: Any) -> None:
         """Show one result."""
 
-    def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
-        """Show rows with the same columns, as they come; `columns` are those of the first row if None."""
+    def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
+        """Show rows as they come; text has these columns of them."""
 
     def text(self, line: str) -> None:
         """Show a line of text; JSON output leaves it out."""
@@ -84,7 +84,7 @@ class JsonOutput:
         """Write one result as an object."""
         say(self._text(value))
 
-    def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
+    def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
         """Write the rows as a list of objects, with all of their fields."""
         between = "["
         for row in rows:
@@ -111,14 +111,13 @@ class TextOutput:
             say(f"{key}:")
             self.table(rows, list(rows[0]))
 
-    def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
+    def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
         """Write the columns of the rows, aligned by the first thousand."""
         rest = iter(rows)
         first = list(itertools.islice(rest, 1000))
-        shown = list(first[0] if first else ()) if columns is None else list(columns)
-        lines = ([_cell(plain(row.get(c))) for c in shown] for row in itertools.chain(first, rest))
-        cells = [shown, *itertools.islice(lines, len(first))]
-        widths = [min(60, max(len(line[i]) for line in cells)) for i in range(len(shown))]
+        lines = ([_cell(plain(row.get(c))) for c in columns] for row in itertools.chain(first, rest))
+        cells = [list(columns), *itertools.islice(lines, len(first))]
+        widths = [min(60, max(len(line[i]) for line in cells)) for i in range(len(columns))]
         for line in itertools.chain(cells, lines):
             say("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
 

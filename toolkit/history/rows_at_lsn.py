@@ -22,6 +22,18 @@ if TYPE_CHECKING:
     from toolkit.values.table import SchemaVersion, TableVersion
 
 
+class FoundRows(Iterator["dict[str, str | None]"]):
+    """Rows as they are read. `columns` are their names, which a table without rows has too."""
+
+    def __init__(self, columns: Sequence[str], found: Iterator[dict[str, str | None]]) -> None:
+        self.columns = tuple(columns)
+        self._found = found
+
+    def __next__(self) -> dict[str, str | None]:
+        """Read the next row."""
+        return next(self._found)
+
+
 def at_one_lsn(lake: Lake, spark: SparkSession, tables: Sequence[str] = ()) -> Lsn:
     """Create temporary views `<schema>__<table>` of `tables` (all if empty) in a session, all at one proven LSN.
 
@@ -46,11 +58,12 @@ def read_rows(
     key: Mapping[str, str] | None = None,
     *,
     limit: int | None = None,
-) -> Iterator[dict[str, str | None]]:
+) -> FoundRows:
     """Read rows as PostgreSQL prints them, by the table's present column names; at most `limit`.
 
     Without `as_of` and `key`: the current rows. With `as_of`: the rows valid at that LSN. With `key`: every version of
-    the rows whose columns have these texts, oldest first, with their bounds. With both: the version valid at `as_of`.
+    the rows whose columns have these texts, oldest first, with its bounds and whether it is unverified. With both: the
+    version valid at `as_of`.
     Columns that were dropped since are not shown; `cdc build --as-of-lsn` rebuilds the table in its old shape.
 
     Raises:
@@ -76,12 +89,13 @@ def read_rows(
     kept = lake.access.names
     relation = f"{kept.history if versioned else kept.current}.{last.history_name}"
     _require_built(lake, relation, last, as_of)
+    columns = names if key is None else [*names, *row_versions.OF_VERSION]
     if as_of is None:
         found = small_rows.read(lake.access, relation, plan, key, limit)
         if found is not None:
-            return iter(found)
+            return FoundRows(columns, iter(found))
     fields = dict(zip(names, row_lines.current_fields(plan), strict=True))
-    return row_versions.read(lake.spark, relation, fields, key, as_of, limit)
+    return FoundRows(columns, row_versions.read(lake.spark, relation, fields, key, as_of, limit))
 
 
 def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | None) -> None:
