@@ -14,6 +14,7 @@ from toolkit.lake import reads, session
 from toolkit.quality.report import CheckReport
 from toolkit.rawlog.states import State, table_states
 from toolkit.values.config import Config
+from toolkit.values.errors import UnknownTable
 from toolkit.values.lsn import Lsn
 
 pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("pg", ["pg16"], indirect=True)]
@@ -110,6 +111,20 @@ def test_the_views_of_a_root_follow_its_partitions(config: Config) -> None:
     built = commands.build(config, as_of=Lsn(at))
     assert _shown(config, f"{built.schema}.public__m") == first
     assert _shown(config, "current.public__m") == _source(config)
+
+
+def test_a_named_table_is_compared_or_refused(config: Config) -> None:
+    """A named root was not compared, nor was a table without rows in the log: the check of another one was green."""
+    run_sql(config, "create table public.gone (id int primary key)", "create table public.kept (id int primary key)")
+    commands.drain(config)
+    report = commands.check(config, ["public.kept", "public.m"])
+    assert report.green and [t.table for t in report.tables] == ["public.kept", "public.m_1", "public.m_2"]
+    run_sql(config, "drop table public.gone")
+    with pytest.raises(UnknownTable, match=r"checking public\.gone: the log has no rows of it at .*: it was dropped"):
+        commands.check(config, ["public.kept", "public.gone"])
+    commands.drain(config)
+    with pytest.raises(UnknownTable, match=r"checking public\.gone"):
+        commands.check(config, ["public.kept", "public.gone"])
 
 
 def test_a_root_that_is_captured_itself_takes_the_place_of_its_view(config: Config) -> None:

@@ -18,9 +18,9 @@ from toolkit.quality import source_rows
 from toolkit.quality.cut import Drain, open_cut
 from toolkit.quality.report import CheckReport, Classes, Reference, Sample, TableCheck, noted
 from toolkit.quality.row_classes import Kept, classify
-from toolkit.rawlog.states import State
+from toolkit.rawlog.states import State, with_parts
 from toolkit.values import progress
-from toolkit.values.errors import CdcError
+from toolkit.values.errors import CdcError, UnknownTable
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import command, lake_table
@@ -68,7 +68,7 @@ def check(
     `own_failed`, to which `build` may add, has the user's models that failed.
 
     Raises:
-        UnknownTable: a table is not known; nothing was done.
+        UnknownTable: a table is not known, and nothing was done; or it has no rows in the log at the LSN of the check.
         CdcError: drain or build failed, or Great Expectations and the comparison disagree.
     """
     from toolkit.quality import expectations, published
@@ -102,7 +102,8 @@ def compare(
     from toolkit.source import catalog, connection
     from toolkit.source.opened import open_source
 
-    wanted = {versions.resolve(lake.ledger, name).relid for name in tables}
+    named = [versions.resolve(lake.ledger, name) for name in tables]
+    wanted = with_parts(lake.ledger, {table.relid for table in named})
     with ExitStack() as stack:
         opened = stack.enter_context(open_source(source))
         try:
@@ -117,6 +118,7 @@ def compare(
         if standing != lsn:
             return _nothing_taken(lake, wanted, f"the lake is at {standing}, the source was read at {lsn}")
         comparing = _Comparing(opened, lake, check, lsn, taken, wanted, since, built, rows)
+        comparing.require(named)
         results, references = comparing.references(keys, comparing.results())  # needs the open snapshot
     results = noted(sorted(results, key=lambda t: t.table), notes)
     return CheckReport(lsn, results, references=references, batch_id=comparing.batch_id)
@@ -180,6 +182,19 @@ class _Comparing:
         proofs = [t.proof.batch_id for t in taken.values() if t.proof is not None]
         self.touched = evidence.touched_tables(lake.spark, ledger, after=min(proofs)) if proofs else {}
         self.states = {s.relid: s for s in table_states(ledger) if not wanted or s.relid in wanted}
+
+    def require(self, named: Sequence[TableVersion]) -> None:
+        """Refuse a named table that has no result: a check without it would succeed.
+
+        Raises:
+            UnknownTable: the log has no rows of it at this LSN.
+        """
+        known = self.live.keys() | self.taken.keys() | self.states.keys()
+        for table in (table for table in named if table.relid not in known):
+            raise UnknownTable(
+                f"checking {table.identifier}: the log has no rows of it at {self.lsn}: it was dropped, or its rows are"
+                " not captured; name tables that `cdc status` lists"
+            )
 
     def results(self) -> tuple[TableCheck, ...]:
         """Return one result per table. If a table cannot be compared, its result has the reason."""

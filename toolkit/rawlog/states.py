@@ -333,6 +333,12 @@ def left_out(rules: CaptureRules, table: TableVersion, others: Mapping[int, Tabl
     return is_unsent(rules, table, others) and not is_sent_by_parts(table, others)
 
 
+def with_parts(ledger: LogReader, relids: set[int]) -> set[int]:
+    """Add the partitions of the tables that are shown as a view over them."""
+    states = table_states(ledger) if relids else ()
+    return relids | {part for state in states if state.relid in relids for part in state.parts}
+
+
 def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableState]:
     """Return tables that left the publication, and new tables with the name of a captured one.
 
