@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 from typing import Any
 
 import psycopg
@@ -266,6 +268,11 @@ def test_unhandled_events_are_listed_and_resolved_with_a_note(world: World, plai
     assert {s.state for s in table_states(ledger_of(config))} == {"stale"}
     with pytest.raises(ConfigError, match="no unhandled event"):
         unhandled_ddl.resolve(ledger_of(config), "1-2-3", "what?")
+    with pytest.MonkeyPatch.context() as patch:  # in a container the number of the account may have no name
+        patch.setattr(pwd, "getpwuid", {}.__getitem__)
+        for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+            patch.delenv(name, raising=False)
+        assert unhandled_ddl.resolve(ledger_of(config), found[0].id, "seen").resolved_by == str(os.getuid())
     for one in found:
         assert unhandled_ddl.resolve(ledger_of(config), one.id, "seen").note == "seen"
     assert unhandled_ddl.unhandled(ledger_of(config)) == ()

@@ -7,6 +7,7 @@ event of the log. It repairs nothing: a stale table stays stale until it is repa
 from __future__ import annotations
 
 import getpass
+import os
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -81,13 +82,21 @@ def resolve(ledger: Ledger, ident: str, note: str) -> Unhandled:
     last = ledger.last()
     assert last is not None
     now = datetime.now(UTC).isoformat()
-    noted = Note(ident, note, getpass.getuser(), now)
+    noted = Note(ident, note, _account(), now)
     event = Event(
         batch_id=last.batch_id + 1, generation=last.generation, **order.made_at(last.complete_to)._asdict(),
         ordinal=order.NOTE, kind=Kind.MESSAGE, payload=noted.to_json(),
     )  # fmt: skip
     ledger.append_empty(last.next([event]), [event])
     return _noted(one, noted)
+
+
+def _account() -> str:
+    """Return the name of this account; its number where it has no name, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def _noted(one: Unhandled, note: Note | None) -> Unhandled:
