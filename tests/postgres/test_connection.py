@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from tests.support_postgres import tcp_conninfo
 from toolkit.demo.server import EmbeddedServer
-from toolkit.source.connection import PINNED, Connection, connect
+from toolkit.source.connection import PINNED, Connection, connect, pinned_conninfo
 from toolkit.values import log_setup
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.errors import ConfigError, SourceUnavailable
@@ -84,6 +85,36 @@ def test_what_a_service_file_says_is_kept(
         row = conn.execute("select current_setting('work_mem'), current_setting('DateStyle')").fetchone()
         assert row == ("7MB", "ISO, DMY")
         assert conn.info.get_parameters()["connect_timeout"] == "3"
+
+
+def test_threads_that_read_a_service_leave_none_to_other_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "services").write_text("[shop]\nhost=/nowhere\n", encoding="utf-8")
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    monkeypatch.delenv("PGSERVICE", raising=False)
+    read, entered = psycopg.pq.Conninfo.get_defaults, [threading.Event(), threading.Event()]
+    order = iter(entered)
+    source = SourceConfig(conninfo="service=shop")
+    threads = [threading.Thread(target=pinned_conninfo, args=(source,)) for _ in entered]
+
+    def together() -> Any:
+        """Read, the first one not before the second one has come, and the second one after the end of the first."""
+        mine = next(order)
+        mine.set()
+        if mine is entered[0]:
+            entered[1].wait(0.5)
+        else:
+            threads[0].join()
+        return read()
+
+    monkeypatch.setattr(psycopg.pq.Conninfo, "get_defaults", together)
+    for thread, here in zip(threads, entered, strict=True):
+        thread.start()
+        here.wait(5)
+    for thread in threads:
+        thread.join()
+    assert "PGSERVICE" not in os.environ
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -50,6 +51,8 @@ APPLICATION_NAME = "cdc-toolkit"
 #: What a server is called in messages, and what names it: the source, and the second server of `cdc check --against`.
 SOURCE, OTHER_SERVER = ("the source", "[source] conninfo"), ("the other server", "--against")
 _CONNECT_SECONDS = "10"
+#: Held while a service is in the environment of the process: each thread must put back what was there before.
+_SERVICE_NAMED = threading.Lock()
 _HAS_TRANSACTION_TIMEOUT = 170000  # older servers do not know it and refuse the connection
 
 
@@ -122,7 +125,7 @@ def pinned_conninfo(source: SourceConfig, *, replication: bool = False, server: 
 
 def _resolved(given: Mapping[str, str]) -> dict[str, str]:
     """Return the parameters of a conninfo, and those that libpq adds from its service and from the environment."""
-    with environment({"PGSERVICE": given["service"]} if given.get("service") else {}):
+    with _SERVICE_NAMED, environment({"PGSERVICE": given["service"]} if given.get("service") else {}):
         added = psycopg.pq.Conninfo.get_defaults()
     return {one.keyword.decode(): one.val.decode() for one in added if one.val is not None} | dict(given)
 
