@@ -15,6 +15,7 @@ from tests.support_catalogs import postgresql_catalog
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import jars, java, session, tables
 from toolkit.lake.lease import hold_lease
+from toolkit.ops import diagnosis
 from toolkit.values.config import Config
 from toolkit.values.errors import JavaMissing, LakeError, LeaseHeld
 from toolkit.values.namespaces import Namespaces
@@ -116,6 +117,16 @@ def test_no_java_at_all_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     with pytest.raises(JavaMissing, match=r"needs Java 17 or 21: no JAVA_HOME.*pip install") as refused:
         java.find_java()
     assert "\n" not in str(refused.value)
+
+
+def test_an_account_without_a_name_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `docker run --user` gives one: `basedir must be absolute: ?/.ivy2.5.2/local` said nothing of it."""
+    monkeypatch.setattr(os, "getuid", lambda: 3_999_999)
+    with pytest.raises(LakeError, match="account with a name: 3999999 has none; add it to /etc/passwd") as refused:
+        java.find_java()
+    assert "\n" not in str(refused.value)
+    (found,) = diagnosis._java()
+    assert (found.level, found.remedy) == ("error", "add it to /etc/passwd, or run as another account")
 
 
 def test_an_old_java_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

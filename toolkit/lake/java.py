@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import re
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
-from toolkit.values.errors import JavaMissing
+from toolkit.values.errors import JavaMissing, LakeError
 from toolkit.values.whole_file import write_whole
 
 _USABLE = (17, 21)
@@ -30,7 +31,9 @@ def find_java() -> Path:
 
     Raises:
         JavaMissing: none of them is usable; the message says what was found.
+        LakeError: the account has no name, without which Hadoop, in Spark's JVM, does not start.
     """
+    _require_name()
     seen = []
     for where, java in _candidates():
         home, version = _inspect(java)
@@ -44,6 +47,17 @@ def find_java() -> Path:
     raise JavaMissing(
         f'starting Spark needs Java 17 or 21: {found}; install one, or run pip install "cdc-toolkit[java]"'
     )
+
+
+def _require_name() -> None:
+    """Refuse an account that is only a number, as a container gives one."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise LakeError(
+            f"starting Spark needs an account with a name: {os.getuid()} has none; add it to /etc/passwd, or run as"
+            " another account"
+        ) from None
 
 
 def _candidates() -> list[tuple[str, Path]]:

@@ -65,9 +65,7 @@ def _java() -> list[Diagnosis]:
     try:
         return [Diagnosis(Level.OK, "java", str(java.find_java()), None)]
     except CdcError as error:
-        return [
-            Diagnosis(Level.ERROR, "java", str(error), 'install Java 17 or 21, or run pip install "cdc-toolkit[java]"')
-        ]
+        return [_of_error("java", error)]
 
 
 def _source(config: Config, lake: Lake) -> list[Diagnosis]:
