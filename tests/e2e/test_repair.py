@@ -57,7 +57,7 @@ def _check(config: Config) -> dict[str, str]:
 
 
 def test_a_part_repairs_what_it_covers_and_only_a_check_says_so(
-    database: str, lake: Config, monkeypatch: pytest.MonkeyPatch
+    database: str, lake: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
     run_sql(config, _TABLES)
@@ -89,6 +89,9 @@ def test_a_part_repairs_what_it_covers_and_only_a_check_says_so(
         rows_at_lsn.rows(lake_of(config), "short", as_of=proven)
     assert len(rows_at_lsn.rows(lake_of(config), "root", as_of=proven)) == 6
     commands.build(config)
+    assert all(len(rows_at_lsn.rows(lake_of(config), name)) > 0 for name in ("enough", "short"))
+    (warned,) = [record for record in caplog.records if record.getMessage() == "rows of a stale table"]
+    assert vars(warned)["table"] == "public.short" and vars(warned)["remedy"].startswith("cdc check")
 
     spark = session.own_session(config.lake_access)
     history = spark.sql("select * from history.public__enough where id = 1 order by _cdc_from_lsn").collect()

@@ -10,6 +10,7 @@ from toolkit.lake import proofs, row_versions
 from toolkit.lake.proofs import differing_tables
 from toolkit.rawlog.states import State, live_tables, states_at, verdicts
 from toolkit.values.errors import ConfigError, NotProven
+from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import nearest
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from toolkit.lake.opened import Lake
     from toolkit.values.lake_access import LakeAccess
     from toolkit.values.table import SchemaVersion, TableVersion
+
+_log = logger(__name__)
 
 
 class FoundRows(Iterator["dict[str, str | None]"]):
@@ -63,7 +66,7 @@ def read_rows(
 
     Without `as_of` and `key`: the current rows. With `as_of`: the rows valid at that LSN. With `key`: every version of
     the rows whose columns have these texts, oldest first, with its bounds and whether it is unverified. With both: the
-    version valid at `as_of`.
+    version valid at `as_of`. A line of the log says if the table is stale now.
     Columns that were dropped since are not shown; `cdc build --as-of-lsn` rebuilds the table in its old shape.
 
     Raises:
@@ -89,6 +92,8 @@ def read_rows(
     kept = lake.access.names
     relation = f"{kept.history if versioned else kept.current}.{last.history_name}"
     _require_built(lake, relation, last, as_of)
+    if as_of is None:
+        _warn_if_stale(lake.ledger, version)
     columns = names if key is None else [*names, *row_versions.OF_VERSION]
     if as_of is None:
         found = small_rows.read(lake.access, relation, plan, key, limit)
@@ -118,6 +123,14 @@ def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | 
         return
     if row_versions.lacks_changes(lake.spark, lake.access, relation, version.relid, below=as_of):
         raise ConfigError(f"{doing} as of {as_of}: not built that far yet; run `cdc build`")
+
+
+def _warn_if_stale(ledger: Ledger, version: TableVersion) -> None:
+    """Say that the newest rows may be wrong. Rows at an LSN of that time are refused."""
+    state = next((state for state in proofs.current_states(ledger) if state.relid == version.relid), None)
+    if state is not None and state.state == State.STALE:
+        more = {"since": str(state.from_lsn), "reason": state.reason, "remedy": state.remedy}
+        _log.warning("rows of a stale table", extra={"table": version.identifier, **more})
 
 
 def _require_known(access: LakeAccess, ledger: Ledger, version: TableVersion, as_of: Lsn | None) -> None:
