@@ -119,6 +119,11 @@ def test_a_named_table_is_compared_or_refused(config: Config) -> None:
     commands.drain(config)
     report = commands.check(config, ["public.kept", "public.m"])
     assert report.green and [t.table for t in report.tables] == ["public.kept", "public.m_1", "public.m_2"]
+    # A partition that no drain has seen before the check.
+    new = "create table public.m_3 partition of public.m for values from (20) to (30)"
+    run_sql(config, new, "insert into public.m values (21, 'later')")
+    report = commands.check(config, ["public.m"])
+    assert report.green and [t.table for t in report.tables] == ["public.m_1", "public.m_2", "public.m_3"]
     run_sql(config, "drop table public.gone")
     with pytest.raises(UnknownTable, match=r"checking public\.gone: the log has no rows of it at .*: it was dropped"):
         commands.check(config, ["public.kept", "public.gone"])

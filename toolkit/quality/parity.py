@@ -114,11 +114,13 @@ def compare(
         keys, notes = catalog.foreign_keys(opened.conn), catalog.inherited(opened.conn)
         _log.info("parity cut", extra={"lsn": str(lsn), "tables": len(taken)})
         drain(upto=lsn)
+        if named:  # a partition may be newer than the last drain
+            wanted |= taken.keys() | with_parts(lake.reread(), wanted)
         standing, since, built = _build(lake, wanted, build)
         if standing != lsn:
             return _nothing_taken(lake, wanted, f"the lake is at {standing}, the source was read at {lsn}")
         comparing = _Comparing(opened, lake, check, lsn, taken, wanted, since, built, rows)
-        comparing.require(named)
+        _require_rows(comparing, named)
         results, references = comparing.references(keys, comparing.results())  # needs the open snapshot
     results = noted(sorted(results, key=lambda t: t.table), notes)
     return CheckReport(lsn, results, references=references, batch_id=comparing.batch_id)
@@ -146,6 +148,16 @@ def _build(lake: Lake, wanted: set[int], build: Build) -> tuple[Lsn, News, dict[
         # A build of all tables also makes the views over the log and the states, which a first build needs.
         build(select=late if len(late) < len(live) else None)
     return Lsn(last.complete_to), since, {relid: made[relid] for relid in made.keys() - outdated}
+
+
+def _require_rows(comparing: _Comparing, named: Sequence[TableVersion]) -> None:
+    """Refuse a named table that has no result: a check without it would succeed."""
+    found = {*comparing.live, *comparing.taken, *comparing.states}
+    for table in (table for table in named if table.relid not in found):
+        raise UnknownTable(
+            f"checking {table.identifier}: the log has no rows of it at {comparing.lsn}: it was dropped, or its rows"
+            " are not captured; name tables that `cdc status` lists"
+        )
 
 
 class _Comparing:
@@ -182,19 +194,6 @@ class _Comparing:
         proofs = [t.proof.batch_id for t in taken.values() if t.proof is not None]
         self.touched = evidence.touched_tables(lake.spark, ledger, after=min(proofs)) if proofs else {}
         self.states = {s.relid: s for s in table_states(ledger) if not wanted or s.relid in wanted}
-
-    def require(self, named: Sequence[TableVersion]) -> None:
-        """Refuse a named table that has no result: a check without it would succeed.
-
-        Raises:
-            UnknownTable: the log has no rows of it at this LSN.
-        """
-        known = self.live.keys() | self.taken.keys() | self.states.keys()
-        for table in (table for table in named if table.relid not in known):
-            raise UnknownTable(
-                f"checking {table.identifier}: the log has no rows of it at {self.lsn}: it was dropped, or its rows are"
-                " not captured; name tables that `cdc status` lists"
-            )
 
     def results(self) -> tuple[TableCheck, ...]:
         """Return one result per table. If a table cannot be compared, its result has the reason."""

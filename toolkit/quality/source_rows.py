@@ -32,7 +32,7 @@ class Taken:
 
 
 def take(source: Source, check: CheckConfig, wanted: set[int], proofs: Mapping[int, Proof]) -> dict[int, Taken]:
-    """Read the figures of every published table in the snapshot, by relid.
+    """Read the figures of the published tables in the snapshot, by relid: of all, or of `wanted` and their partitions.
 
     Tables with a proof to build on are left out: the keys to read are known only after the drain.
     """
@@ -41,7 +41,8 @@ def take(source: Source, check: CheckConfig, wanted: set[int], proofs: Mapping[i
     taken: dict[int, Taken] = {}
     with source.second_connection() as other:
         locks.limit(other, seconds=source.access.cut_seconds)
-        tables = [t for t in catalog.published_tables(other) if not wanted or t.relid in wanted]
+        chosen = catalog.with_partitions(other, wanted)
+        tables = [t for t in catalog.published_tables(other) if not wanted or t.relid in chosen]
         fingerprints = row_lines.fingerprints(source.conn, source.access.config, [t.relid for t in tables])
         for table in progress.each("reading the source", "tables", tables):
             found = Taken(comparison(table, check.buckets), None, None, fingerprints.get(table.relid))

@@ -239,6 +239,15 @@ def published_tables(conn: Connection) -> tuple[TableVersion, ...]:
     return tuple(TableVersion.from_json(json.loads(text)) for text in snapshot_json(conn).values())
 
 
+def with_partitions(conn: Connection, relids: set[int]) -> set[int]:
+    """Add the partitions of these tables, at every depth."""
+    found = conn.execute(
+        "select t.relid::oid::int8 from pg_catalog.unnest(%s::oid[]) as r, pg_catalog.pg_partition_tree(r) as t",
+        [list(relids)],
+    )
+    return relids | {relid for (relid,) in found}
+
+
 def snapshot_json(conn: Connection) -> dict[int, str]:
     """Return the JSON that `cdc.table_snapshot` makes of each published table, by relid.
 
