@@ -76,6 +76,7 @@ EVENT_KINDS = {
     "ddl": "A captured DDL command.",
     "schema": "A schema version of a table.",
     "baseline": "A complete copy of a table, or of a part of it, was read at this position.",
+    "erased": "`cdc erase`: the rows of the table before this position do not count. `cdc maintain` deletes them.",
     "message": "Logical messages of a transaction that are not DDL, such as a beacon: their number and a hash of them.",
     "gap": "From here the rows of a table are not known; `payload` has the reason.",
     "batch": "The ledger row: exactly one in each batch.",

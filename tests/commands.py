@@ -16,7 +16,8 @@ from toolkit.capture.copy import SnapshotResult
 from toolkit.capture.drain_loop import DrainResult
 from toolkit.capture.initialise import InitResult
 from toolkit.lake.upkeep import Upkeep
-from toolkit.ops import maintenance
+from toolkit.ops import erased_tables, maintenance
+from toolkit.ops.erased_tables import ErasedTable
 from toolkit.quality import dual_capture, parity, published, second_server
 from toolkit.quality.dual_capture import AuditReport
 from toolkit.quality.report import CheckReport
@@ -116,6 +117,10 @@ def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckR
 
 def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
     return dual_capture.audit(lake_of(config), tables)
+
+
+def erase(config: Config, *tables: str) -> tuple[ErasedTable, ...]:
+    return erased_tables.erase(lake_of(config), tables)
 
 
 def maintain(config: Config) -> tuple[Upkeep, ...]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from toolkit.lake.published_tables import PublishedTable
     from toolkit.lake.upkeep import Upkeep
     from toolkit.ops.diagnosis import Diagnosis
+    from toolkit.ops.erased_tables import ErasedTable
     from toolkit.ops.status_report import Status
     from toolkit.quality.report import CheckReport
     from toolkit.quality.trend import Episode
@@ -201,8 +202,16 @@ class Toolkit:
         with only_runner(self.lake, self.config.source):
             return copy.repair(self.source, self.lake, tables, scope=scope or copy.WHOLE)
 
+    def erase(self, *tables: str) -> tuple[ErasedTable, ...]:
+        """Erase what the log has of tables before their newest proven copy; of dropped tables, everything."""
+        from toolkit.lake.lease import hold_lease
+        from toolkit.ops import erased_tables
+
+        with hold_lease(self.config.lake_access):
+            return erased_tables.erase(self.lake, tables)
+
     def maintain(self) -> tuple[Upkeep, ...]:
-        """Compact the lake, and expire table snapshots and tags. The log keeps every event."""
+        """Compact the lake, delete erased rows, and expire table snapshots and tags."""
         from toolkit.lake.lease import hold_lease
         from toolkit.ops import maintenance
 

@@ -40,6 +40,7 @@ TESTS = {
 REASONS = {
     "output": "It is what a command prints, or a picture.",
     "make": "The targets are how tests, site and demo are run themselves.",
+    "sources": "tests/e2e/test_many_sources.py runs several sources, of which each has a file of its own.",
     "demo": "tests/e2e/test_demo.py runs `cdc demo`.",
     "service": "It is for a program that is not here: systemd, GitHub, GitLab or Airflow. Its commands are parsed.",
 }
@@ -54,6 +55,8 @@ def execution(block: Block) -> str:
         return "service"
     if block.page == "README.md" and block.language in ("sh", "sql") and "make demo" not in block.text:
         return "test_quick_start.py"
+    if block.language == "sh" and "--config" in block.text:
+        return "sources"
     if block.language == "sh":
         programs = {tuple(words[:2]) if words[0] == "cdc" else (words[0],) for words in command_lines(block)}
         if programs <= {("make",), ("cdc", "demo")}:
@@ -202,10 +205,10 @@ def _complete_to(shop: Shop) -> Lsn:
 @pytest.mark.dbt
 @pytest.mark.wide
 def test_the_blocks_of_the_documents_run_on_a_lake(shop: Shop) -> None:
-    """The files of a page come before its commands, and a new log after all that reads the old one."""
+    """The files of a page come before its commands. An erasure and a new log come after all that reads the old one."""
     on_the_lake = [block for block in blocks() if execution(block) == "lake"]
     assert len(on_the_lake) > 20
-    last = [block for block in on_the_lake if "--new-generation" in block.text]
+    last = [block for word in ("cdc erase", "--new-generation") for block in on_the_lake if word in block.text]
     failed = []
     for page in dict.fromkeys(block.page for block in on_the_lake):
         of_page = [block for block in on_the_lake if block.page == page and block not in last]

@@ -57,7 +57,7 @@ CHECKPOINT = (Point.CHECKPOINT, Point.FORCE, Point.SWAP)
 UNINSTALL = (Point.UNINSTALL, Point.DROP_SLOT)
 #: Steps that only Spark has: `tests/grid/test_failpoints_spark.py`.
 RUN = (Point.EVOLVE, Point.MODELS, Point.RETIRE, Point.TAG, Point.PUBLISH, Point.VIEW, Point.RESULTS)
-MAINTAIN = (Point.COMPACT, Point.UNTAG, Point.EXPIRE, Point.ORPHANS)
+MAINTAIN = (Point.ERASE, Point.COMPACT, Point.UNTAG, Point.EXPIRE, Point.ORPHANS)
 #: By command, the steps that a case strikes. A command that goes through another one fails its test.
 STRUCK = {
     "init": {*INIT, *DRAIN, *TO_SLOT, *TICKS},

@@ -19,24 +19,24 @@ from tests.support_invariants import hold
 from tests.support_postgres import fresh_database
 from toolkit.demo.server import EmbeddedServer
 from toolkit.values import config as configuration
-from toolkit.values.failpoints import VARIABLE, Action
+from toolkit.values.failpoints import VARIABLE, Action, Point
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt]
 _WAYS = (Action.SIGKILL, Action.LIE, Action.RAISE, Action.EXIT, Action.SIGSTOP)
 
 
-def _start(folder: Path, command: str, points: str | None = None) -> subprocess.Popen[str]:
+def _start(folder: Path, *command: str, points: str | None = None) -> subprocess.Popen[str]:
     environment = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "PYTHONPATH": os.pathsep.join(sys.path)}
     if points is not None:
         environment[VARIABLE] = points
     return subprocess.Popen(
-        [sys.executable, "-m", "toolkit.cli", command],
+        [sys.executable, "-m", "toolkit.cli", *command],
         cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
 
-def _cdc(folder: Path, command: str, points: str | None = None) -> tuple[int, str]:
-    with _start(folder, command, points) as process:
+def _cdc(folder: Path, *command: str, points: str | None = None) -> tuple[int, str]:
+    with _start(folder, *command, points=points) as process:
         said, _ = process.communicate()
     return process.returncode, said
 
@@ -80,8 +80,11 @@ def test_a_step_of_spark_is_struck_and_run_again(
         number = int(found[0].removeprefix("old_"))
         conn.execute("update public.a set n = n + 1 where id % 3 = 0")
         conn.execute(f"alter table public.old_{number} rename to old_{number + 1}".encode())  # `retire` drops a table
+    if point.startswith(Point.ERASE):
+        for words in (["repair", "public.a"], ["run"], ["erase", "--yes", "public.a"]):
+            assert (done := _cdc(path, *words))[0] == 0, done
     if action == Action.SIGSTOP:
-        with _start(path, command, f"{point}={action}") as process:
+        with _start(path, command, points=f"{point}={action}") as process:
             _, status = os.waitpid(process.pid, os.WUNTRACED)
             try:
                 assert os.WIFSTOPPED(status), process.communicate()
@@ -92,7 +95,7 @@ def test_a_step_of_spark_is_struck_and_run_again(
         assert process.returncode == 0, (point, said)
     else:
         expected = {Action.SIGKILL: -signal.SIGKILL, Action.EXIT: 137}.get(action, 1)
-        assert (ended := _cdc(path, command, f"{point}={action}"))[0] == expected, (point, ended)
+        assert (ended := _cdc(path, command, points=f"{point}={action}"))[0] == expected, (point, ended)
     for again in dict.fromkeys((command, "run")):  # green: every row of the lake was compared with the source
         assert (done := _cdc(path, again))[0] == 0, (point, done)
     hold(configuration.load(str(path / "cdc.toml")))

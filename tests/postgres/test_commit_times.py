@@ -12,8 +12,12 @@ from tests.postgres.test_snapshot_log import sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import lake_of
 from toolkit.history.commit_times import lsn_at
+from toolkit.lake.lake_catalog import open_catalog
+from toolkit.ops import erased_tables
+from toolkit.rawlog import erasure
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError
+from toolkit.values.lsn import Lsn
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg16"], indirect=True)]
@@ -70,6 +74,41 @@ def test_a_time_before_the_log_begins_is_refused(source: Config, plain_lake: Con
     assert [row["commit_lsn"] for row in changes] == [lsn_at(lake_of(config), after)]
     with pytest.raises(ConfigError, match=r"the log begins at .*give a later time"):
         lsn_at(lake_of(config), before)
+
+
+@pytest.mark.parametrize("by", ["slot", "tick"])
+def test_no_time_gives_an_lsn_after_commits_that_are_erased(
+    source: Config, plain_lake: Config, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """A later commit stood for the erased one, so that the rows of the copy were shown for a time before it."""
+    config = source.model_copy(update={"root": plain_lake.root})
+    if by == "tick":
+        chosen = config.source.model_copy(update={"capture": "change_log", "change_log_drain": "tick"})
+        config = config.model_copy(update={"source": chosen})
+    sql(config, "create table public.a (id int primary key)")
+    commands.init(config)
+    commands.drain(config)
+    moment = _now(config)
+    sql(config, "insert into public.a values (1)")
+    commands.drain(config)
+    commands.repair(config, ["public.a"])
+    (relid,) = {row["relid"] for row in rows_in_log(config, "kind = 'row'")}
+    monkeypatch.setattr(erased_tables, "proven", lambda *_: {relid: Lsn(1 << 60)})  # no check runs here
+    (erased,) = commands.erase(config, "public.a")
+    condition = erasure.condition(lake_of(config).ledger)
+    assert condition is not None
+    open_catalog(config.lake_access).load_table("raw.events").delete(condition)
+    assert {row["op"] for row in rows_in_log(config, "kind = 'row'")} == {"R"}
+    for number in (2, 3):  # the second drain of a slot finds the message of the first
+        sql(config, f"insert into public.a values ({number})")
+        commands.drain(config)
+    assert lsn_at(lake_of(config), moment) < erased.erased_before <= lsn_at(lake_of(config), _newest(config))
+
+
+def _newest(config: Config) -> datetime:
+    """Just before the newest commit in the log."""
+    newest: datetime = max(row["committed_at"] for row in rows_in_log(config, "kind = 'row' and op = 'I'"))
+    return newest - timedelta(microseconds=1)
 
 
 @pytest.mark.parametrize("time", ["infinity", "-infinity", "20000-01-01", "0044-03-15 BC"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from tests import commands
 from tests.support_ledger import ledger_of
 from tests.support_spark import STUB_DECODE, StubTask, batch_record
-from toolkit.lake import check_results, reads, session, staging, storage, tables
+from toolkit.lake import applied, check_results, reads, session, staging, storage, tables, upkeep
 from toolkit.lake.upkeep import Upkeep
 from toolkit.ops import diagnosis, maintenance
 from toolkit.values.config import Config
@@ -92,6 +93,47 @@ def test_trap_134_the_ledger_outlives_compaction_and_expiry(
     _commit(spark, lake, 26, ledger_of(lake).snapshot_id())
     assert spark.table("raw.events").count() == len(rows) + 3
     assert _maintained(lake, "raw.events").merged == 0
+
+
+def test_erased_rows_stay_when_another_process_commits_meanwhile(
+    spark: SparkSession, lake: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _commit(spark, lake, 1, ledger_of(lake).snapshot_id())
+    rows = spark.table("raw.events").where("kind = 'row'").count()
+    armed, reached, go = (tmp_path / name for name in ("armed", "reached", "go"))
+    position = applied.position
+
+    def arm(metadata: dict[str, Any]) -> dict[str, str]:
+        armed.touch()  # what counts the rows has run
+        return position(metadata)
+
+    def hold(_: int) -> bool:
+        if armed.exists():
+            reached.touch()
+            while not go.exists():
+                time.sleep(0.05)
+        return True
+
+    def commit() -> None:
+        while not reached.exists():
+            time.sleep(0.05)
+        try:
+            _commit(spark, lake, 2, ledger_of(lake).snapshot_id())
+        finally:
+            go.touch()
+
+    monkeypatch.setattr(applied, "position", arm)
+    spark.udf.register("cdc_hold", hold, "boolean")
+    other = threading.Thread(target=commit)
+    other.start()
+    with pytest.raises(CommitConflict, match="another process changed it meanwhile; run `cdc maintain` again"):
+        upkeep.delete_erased(spark, lake.lake_access, "kind = 'row' and cdc_hold(batch_id)")
+    other.join()
+    assert spark.table("raw.events").where("kind = 'row'").count() == 2 * rows
+    assert upkeep.delete_erased(spark, lake.lake_access, "kind = 'row' and batch_id = 1") == rows
+    assert spark.table("raw.events").where("kind = 'row'").count() == rows
+    assert (last := ledger_of(lake).last()) is not None and last.batch_id == 2
+    assert "cdc.batch" in (reads.snapshot_summary(lake.lake_access, "raw.events") or {})
 
 
 def test_an_orphan_counts_as_removed_when_it_is_gone(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from toolkit.rawlog.states import copied
 from toolkit.values.log_setup import logger
 from toolkit.values.names import lake_table, quote_spark
 
@@ -17,9 +18,10 @@ _log = logger(__name__)
 def retire(access: LakeAccess, ledger: Ledger) -> tuple[str, ...]:
     """Drop the built tables whose name no source table has any more.
 
-    A renamed table is built under its new name. The `history` of a dropped table is kept under a name of its own. The
-    old table is dropped only when the new one exists and no view of `published` shows the old one. Tables that no build
-    of this generation has made are ignored. Return the names of the dropped tables.
+    A renamed table is built under its new name. The old table is dropped only when the new one exists and no view of
+    `published` shows the old one. The `history` of a table that was dropped at the source is kept under a name of its
+    own, until the table is erased. Tables that no build of this generation has made are ignored. Return the names of
+    the dropped tables.
     """
     from toolkit.lake import reads, root_views, tables
     from toolkit.lake.published_views import READ
@@ -36,19 +38,24 @@ def retire(access: LakeAccess, ledger: Ledger) -> tuple[str, ...]:
     views = reads.tables(access, access.names.published, "VIEW")
     read = (reads.properties(access, f"{access.names.published}.{view}").get(READ, view).split() for view in views)
     named |= {name for names in read for name in names}
+    done = copied(ledger)
+    erased = {relid for relid, version in versions.items() if version.table.dropped and relid not in done}
     left = []
     for layer, names in made.items():
         for name in names:
-            if name in named:
+            if name in named and not (layer == own.history and erased):
                 continue
             relid, generation = _made_of(access, f"{layer}.{name}")
             version = versions.get(relid)
-            if version is None or last is None or generation != last.generation or name == version.history_name:
+            if version is None or last is None or generation != last.generation:
                 continue
-            follows = layer == own.history or not version.table.dropped
-            if follows and _made_of(access, f"{layer}.{version.history_name}") != (relid, generation):
-                continue
-            left.append(f"{layer}.{quote_spark(name)}")
+            if layer == own.history and relid in erased:
+                left.append(f"{layer}.{quote_spark(name)}")
+            elif name not in named and name != version.history_name:
+                follows = layer == own.history or not version.table.dropped
+                if follows and _made_of(access, f"{layer}.{version.history_name}") != (relid, generation):
+                    continue
+                left.append(f"{layer}.{quote_spark(name)}")
     for table in left:
         tables.drop(own_session(access), table)
         _log.info("table dropped", extra={"table": table})

@@ -248,9 +248,30 @@ def repair(
 
 
 @main.command()
+@click.argument("tables", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@command
+def erase(ctx: Context, tables: tuple[str, ...], yes: bool) -> None:
+    """Erase what the log has of tables from before their newest proven copy; of dropped tables, everything.
+
+    No LSN before the copy can be read then. The next `cdc build` takes it out of `history`, and `cdc maintain` deletes
+    it from the log.
+    """
+    from dataclasses import asdict
+
+    from toolkit.values import progress
+
+    opened = ctx.toolkit
+    if not yes:
+        progress.result()  # a line of progress would be drawn over the question
+        click.confirm(f"Erase the earlier log of {', '.join(tables)}? Nothing brings it back.", abort=True)
+    ctx.output.table([asdict(one) for one in opened.erase(*tables)], ["table", "erased_before"])
+
+
+@main.command()
 @command
 def maintain(ctx: Context) -> None:
-    """Compact the lake, and expire table snapshots and tags older than [lake] keep_days. The log keeps every event.
+    """Compact the lake, delete erased rows, and expire table snapshots and tags older than [lake] keep_days.
 
     The first run on a machine also makes an archive of Spark's classes, with which the next commands start faster.
     """
@@ -259,7 +280,7 @@ def maintain(ctx: Context) -> None:
     from toolkit.lake import class_recording, session
 
     done = [asdict(one) for one in ctx.toolkit.maintain()]
-    ctx.output.table(done, ["table", "merged", "into", "snapshots", "tags", "orphans", "skipped"])
+    ctx.output.table(done, ["table", "merged", "into", "snapshots", "tags", "orphans", "erased", "skipped"])
     session.stop_session()  # two JVMs might not have room
     class_recording.make_missing(session.spark_settings(ctx.config.lake_access))
 

@@ -16,11 +16,19 @@ if TYPE_CHECKING:
     from toolkit.lake.opened import Lake
 
 
+#: The condition for what a transaction of the source left in the log.
+_COMMITTED = (
+    f"(kind in ('{Kind.ROW}', '{Kind.TRUNCATE}', '{Kind.MESSAGE}', '{Kind.DDL}')"
+    f" and origin in ('{Origin.SLOT}', '{Origin.CHANGE_LOG}'))"
+)
+
+
 def lsn_at(lake: Lake, at: datetime) -> Lsn:
     """Return the LSN before the first transaction in the log that committed after a time.
 
     Like PostgreSQL's `recovery_target_time`, this stops at the first later commit, although the clock of commits may
-    step back. Each drain of a slot leaves a message on the source that the next drain reads. So a time before the last
+    step back. An erasure counts as the newest transaction that it is of, so that no time before that gives an LSN after
+    it. Each drain of a slot leaves a message on the source that the next drain reads. So a time before the last
     drain but one always has a later commit. The beginning of a log leaves one too, which is its first commit.
 
     Raises:
@@ -34,9 +42,7 @@ def lsn_at(lake: Lake, at: datetime) -> Lsn:
     ledger = lake.reading().require()
     last = ledger.last()
     assert last is not None
-    kinds = ", ".join(f"'{kind}'" for kind in (Kind.ROW, Kind.TRUNCATE, Kind.MESSAGE, Kind.DDL))
-    origins = ", ".join(f"'{origin}'" for origin in (Origin.SLOT, Origin.CHANGE_LOG))
-    commits = f"generation = {last.generation} and kind in ({kinds}) and origin in ({origins})"
+    commits = f"generation = {last.generation} and ({_COMMITTED} or kind = '{Kind.ERASED}')"
     later = f"{commits} and committed_at > '{at.astimezone(UTC).isoformat()}'"
     found: int | None = None
     for batch in scan_batches(lake.access, lake.access.names.events, ("commit_lsn",), where=later):
@@ -59,6 +65,22 @@ def lsn_at(lake: Lake, at: datetime) -> Lsn:
                 " committed before; give a later time, or an LSN"
             )
     return Lsn(found)
+
+
+def newest_commit(ledger: Ledger, relid: int, before: Lsn) -> datetime | None:
+    """Return when the last transaction committed, by the clock of the source, that changed a table below an LSN."""
+    import pyarrow.compute as pc
+
+    from toolkit.lake.scans import scan_batches
+
+    last = ledger.last()
+    assert last is not None
+    where = f"generation = {last.generation} and relid = {relid} and commit_lsn < {int(before)} and {_COMMITTED}"
+    found: datetime | None = None
+    for batch in scan_batches(ledger.access, ledger.access.names.events, ("committed_at",), where=where):
+        newest = pc.max(batch.column("committed_at")).as_py()
+        found = newest if found is None or (newest is not None and newest > found) else found
+    return found
 
 
 def batches_frame(ledger: Ledger) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from toolkit.history.versions import resolve
 from toolkit.lake import proofs, row_versions
 from toolkit.lake.proofs import differing_tables
-from toolkit.rawlog.states import State, live_tables, states_at, verdicts
+from toolkit.rawlog.states import State, erased_to, live_tables, states_at, verdicts
 from toolkit.values.errors import ConfigError, NotProven
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -116,6 +116,8 @@ def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | 
     builds = version.dropped or version.relid in {table.relid for table in live_tables(lake.ledger)}
     way = "cdc build" if builds else f"cdc build --as-of-lsn {as_of or last.commit_lsn}"
     if reads.metadata_location(lake.access, relation) is None:
+        if version.dropped and erased_to(lake.ledger, version.relid, Lsn(0)) is not None:
+            raise ConfigError(f"{doing}: it was dropped at {last.end_lsn} and is erased; nothing of it is left to read")
         raise ConfigError(f"{doing}: {relation} is not built; run `{way}`")
     if reads.properties(lake.access, relation).get("cdc.relid", str(version.relid)) != str(version.relid):
         raise ConfigError(f"{doing}: {relation} is of another table, which has or had its name; run `{way}`")
@@ -147,6 +149,8 @@ def _require_known(access: LakeAccess, ledger: Ledger, version: TableVersion, as
     doing = f"rows of {version.identifier} as of {as_of}"
     verdict = verdicts(ledger, as_of).get(version.relid)
     if verdict is None or verdict.known is None:
+        if (until := erased_to(ledger, version.relid, as_of)) is not None:
+            raise ConfigError(f"{doing}: its rows before {until} were erased; give an LSN from {until} on")
         raise ConfigError(f"{doing}: it was not captured yet at that LSN; give a later one")
     if verdict.unknown:
         gap = verdict.unknown[0]

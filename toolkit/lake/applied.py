@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Kinds of events that change what a table holds or how it is built.
 CHANGING = "('row', 'truncate', 'schema', 'baseline')"
 #: The same kinds, and those that change what `history` says about the rows.
-BUILT_FROM = "('row', 'truncate', 'schema', 'baseline', 'gap')"
+BUILT_FROM = "('row', 'truncate', 'schema', 'baseline', 'gap', 'erased')"
 #: Spark's names of Iceberg types, where the two names differ.
 _SPARK = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
 _REWRITE = "replace"  # operation of a compaction: it writes other files with the same rows

@@ -11,7 +11,7 @@ from toolkit.lake import applied, reads, storage
 from toolkit.lake.lake_catalog import force
 from toolkit.lake.pandas_on_demand import create_frame
 from toolkit.lake.proofs import PROVEN
-from toolkit.values.errors import LakeError
+from toolkit.values.errors import CommitConflict, LakeError
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.names import quote_spark
 
@@ -30,8 +30,8 @@ _LISTED = "cdc_files"  # the temporary view of the files of a table's folder
 class Upkeep:
     """The work done on one table.
 
-    The counts are: merged data files, files that replaced them, expired table snapshots and tags, and removed orphan
-    files. `skipped` says why nothing was done.
+    The counts are: merged data files, files that replaced them, expired table snapshots and tags, removed orphan files,
+    and erased rows that were deleted from the log. `skipped` says why nothing was done.
     """
 
     table: str
@@ -40,6 +40,7 @@ class Upkeep:
     snapshots: int = 0
     tags: int = 0
     orphans: int = 0
+    erased: int = 0
     skipped: str | None = None
 
 
@@ -81,7 +82,7 @@ def maintain_table(
         merging = _compact(access, table, native, actions, position)
     except Py4JJavaError as error:
         found = str(error.java_exception.toString())
-        if "CommitFailedException" not in found and "ValidationException" not in found:
+        if not _is_conflict(found):
             raise
         return Upkeep(table, skipped="another process changed it during its compaction: run `cdc maintain` again")
     oldest = int(since.timestamp() * 1000)
@@ -103,6 +104,44 @@ def maintain_table(
         tags=len(tags),
         orphans=removed,
     )
+
+
+@can_fail(Point.ERASE)
+def delete_erased(spark: SparkSession, access: LakeAccess, condition: str) -> int:
+    """Delete the rows of the log for which a condition in Spark SQL is true, and return their number.
+
+    Raises:
+        CommitConflict: another process changed the log meanwhile; nothing was deleted.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    events = access.names.events
+    row = spark.sql(f"SELECT count(*) FROM {events} WHERE {condition}").first()
+    if row is None or not row[0]:
+        return 0
+    # This commit becomes the newest one, so it must repeat what the commit before it says of the ledger.
+    summary = applied.position(reads.metadata(access, events) or {})
+    keys = [f"spark.sql.iceberg.snapshot-property.{key}" for key in summary]
+    try:
+        for key, value in zip(keys, summary.values(), strict=True):
+            spark.conf.set(key, value)
+        # Iceberg deletes whole files without Spark, and then sets no property, if it can decide the condition itself.
+        spark.sql(f"DELETE FROM {events} WHERE {condition} AND length(kind) > 0")
+    except (Py4JJavaError, PySparkException) as error:
+        if not _is_conflict(str(error)):
+            raise
+        raise CommitConflict(
+            f"deleting erased rows of {events}: another process changed it meanwhile; run `cdc maintain` again"
+        ) from None
+    finally:
+        for key in keys:
+            spark.conf.unset(key)
+    return int(row[0])
+
+
+def _is_conflict(found: str) -> bool:
+    return "CommitFailedException" in found or "ValidationException" in found
 
 
 @can_fail(Point.COMPACT)

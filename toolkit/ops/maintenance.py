@@ -1,12 +1,13 @@
 """Keep the lake fast: every drain adds a commit with its own files, and every build adds a tag.
 
-The raw log keeps every event, so that any table can be rebuilt from it. Maintenance merges small files and removes old
-table snapshots and tags that no view uses.
+The raw log keeps every event that is not erased, so that any table can be rebuilt from it. Maintenance merges small
+files, deletes erased rows, and removes old table snapshots and tags that no view uses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -27,16 +28,18 @@ _ORPHAN_DAYS = 3.0  # a plain `dbt run` holds no lease and may not have committe
 
 
 def maintain(lake: Lake) -> tuple[Upkeep, ...]:
-    """Compact all tables, and expire what is older than `[lake] keep_days`.
+    """Compact all tables, delete erased rows, and expire what is older than `[lake] keep_days`.
 
     Tags that a `published` view uses are kept, however old. The caller holds the lease.
 
     Raises:
         LakeError: the lake has no `raw.events`, or two of its tables could share a folder.
+        CommitConflict: another process changed the log meanwhile.
     """
     from toolkit.lake import reads, session, upkeep
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.proofs import kept_tags
+    from toolkit.rawlog import erasure
 
     setting = f"spark.sql.catalog.{lake.access.lake.catalog}.unique-table-location"
     if session.spark_settings(lake.access).get(setting) != "true":
@@ -49,11 +52,12 @@ def maintain(lake: Lake) -> tuple[Upkeep, ...]:
     now = datetime.now(UTC)
     days = lake.access.lake.keep_days
     orphans = now - timedelta(days=max(days, _ORPHAN_DAYS))
-    Ledger(
-        lake.access, rules=lake.rules
-    ).write_checkpoint()  # before the compaction, so that the events after it stay files of their own
+    ledger = Ledger(lake.access, rules=lake.rules)
+    ledger.write_checkpoint()  # before the compaction, so that the events after it stay files of their own
     shown = kept_tags(lake.access)
     spark = session.own_session(lake.access)
+    erased = erasure.condition(ledger)
+    deleted = 0 if erased is None else upkeep.delete_erased(spark, lake.access, erased)
     done = []
     own = lake.access.names
     kept = (own.raw, own.current, own.history, own.ops)
@@ -64,9 +68,8 @@ def maintain(lake: Lake) -> tuple[Upkeep, ...]:
             since = now - timedelta(days=min(days, _LOG_DAYS) if namespace == own.raw else days)
             stage.detail = f"{namespace}.{table}"
             stage.show()
-            done.append(
-                upkeep.maintain_table(spark, lake.access, stage.detail, keep_tags=shown, since=since, orphans=orphans)
-            )
+            one = upkeep.maintain_table(spark, lake.access, stage.detail, keep_tags=shown, since=since, orphans=orphans)
+            done.append(replace(one, erased=deleted) if stage.detail == own.events else one)
             stage.add()
     return tuple(done)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _Row = Mapping[str, Any]
 #: Kinds of which a reading of the present has every event that decides a state.
-DECIDING = (Kind.SCHEMA, Kind.GAP, Kind.BASELINE)
+DECIDING = (Kind.SCHEMA, Kind.GAP, Kind.BASELINE, Kind.ERASED)
 #: What a reading has of an event.
 COLUMNS = (
     "batch_id", "generation", "commit_lsn", "ordinal", "end_lsn", "xid", "committed_at", "kind", "relid", "schema_id",
@@ -34,8 +34,8 @@ COLUMNS = (
 def kept(reading: LogReading) -> list[_Row]:
     """Return the events that decide the present states, in log order.
 
-    These are the newest version of each table under each of its names, all baselines, the newest pause of capture, and
-    those gaps between two baselines that a state shows.
+    These are the newest version of each table under each of its names, all baselines and erasures, the newest pause of
+    capture, and those gaps between two baselines that a state shows.
     """
     newest = {
         (version.generation, version.table.relid, version.table.identifier): row
@@ -46,8 +46,8 @@ def kept(reading: LogReading) -> list[_Row]:
         for event, row in zip(reading.ddl_events(), reading.rows(Kind.DDL), strict=True)
         if event.payload.event in (Captured.PAUSED, Captured.RESUMED)
     )
-    found: list[_Row] = [*newest.values(), *reading.rows(Kind.BASELINE), *_gaps(reading), *list(switched)[-1:]]
-    return sorted(found, key=order.log_order)
+    whole = (row for kind in (Kind.BASELINE, Kind.ERASED) for row in reading.rows(kind))
+    return sorted([*newest.values(), *whole, *_gaps(reading), *list(switched)[-1:]], key=order.log_order)
 
 
 def _gaps(reading: LogReading) -> Iterable[_Row]:
@@ -87,16 +87,17 @@ def serves(carried: Iterable[_Row], later: Iterable[_Row]) -> bool:
     """Return whether a checkpoint serves before these later events.
 
     A late baseline, whose position is before a gap of its table, may divide gaps between two baselines. Only some of
-    these gaps were kept.
+    these gaps were kept. An erasure is of events that the checkpoint has.
     """
     last: dict[int, order.Position] = {}
     for row in carried:
         if row["kind"] == Kind.GAP:
             last[row["relid"]] = order.Position(row["commit_lsn"], row["ordinal"])
     return not any(
-        row["relid"] in last and order.Position(row["commit_lsn"], row["ordinal"]) < last[row["relid"]]
+        row["kind"] == Kind.ERASED
+        or (row["relid"] in last and order.Position(row["commit_lsn"], row["ordinal"]) < last[row["relid"]])
         for row in later
-        if row["kind"] == Kind.BASELINE
+        if row["kind"] in (Kind.BASELINE, Kind.ERASED)
     )
 
 

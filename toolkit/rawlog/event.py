@@ -26,6 +26,7 @@ class Kind(StrEnum):
     MESSAGE = "message"
     GAP = "gap"
     BASELINE = "baseline"
+    ERASED = "erased"  # the rows of the table before here do not count, and `cdc maintain` deletes them
     BATCH = "batch"
     CHECKPOINT = "checkpoint"
 

@@ -9,6 +9,7 @@ LSN, ordinals ascend in this order:
 `BIRTH`               the first schema version and baseline of a table, before the rows of its own transaction
 0 ...                 changes of the transaction, or of the tick
 `found_version(n)`    schema versions that the catalog comparison found
+`ERASURE`             the erasure of what a table has before it: before a copy, or after the table was dropped
 `COPIED_VERSION`      the schema version that a copy read
 `BASELINE`            a baseline: it covers everything before it, and the rows of its copy follow it
 `COPY_GAP`            a gap that the copy itself leaves or records
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 BIRTH = -1
 _FOUND_VERSION = 1 << 39
+ERASURE = (1 << 40) - 3
 COPIED_VERSION = (1 << 40) - 2
 BASELINE = (1 << 40) - 1
 COPY_GAP = 1 << 40
@@ -184,10 +186,12 @@ def _after(commit_lsn: int | str, ordinal: int | str) -> str:
 
 def between_sql(low: Position, high: Position | None) -> str:
     """Render the condition in Spark SQL for the events after `low` and before `high`."""
-    if high is None:
-        return after_sql(low)
-    before = f"(commit_lsn < {high.commit_lsn} or commit_lsn = {high.commit_lsn} and ordinal < {high.ordinal})"
-    return f"{after_sql(low)} and {before}"
+    return after_sql(low) if high is None else f"{after_sql(low)} and {before_sql(high)}"
+
+
+def before_sql(high: Position) -> str:
+    """Render the condition in Spark SQL for the events before a position."""
+    return f"(commit_lsn < {high.commit_lsn} or commit_lsn = {high.commit_lsn} and ordinal < {high.ordinal})"
 
 
 def first_after_sql(points: Sequence[Point]) -> str:

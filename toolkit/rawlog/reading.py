@@ -112,6 +112,10 @@ class LogReading(ABC):
         """Return all `baseline` events, in log order."""
         return self._typed(Kind.BASELINE, Baseline.from_json)
 
+    def erasures(self) -> tuple[TableEvent[None], ...]:
+        """Return all `erased` events, in log order."""
+        return self._typed(Kind.ERASED, lambda _: None)
+
     def truncates(self) -> tuple[TableEvent[None], ...]:
         """Return all `truncate` events, in log order."""
         return self._typed(Kind.TRUNCATE, lambda _: None)

@@ -194,11 +194,15 @@ def states_at(
     found = []
     for table in _live(versions.values()):
         verdict = judged.get(table.relid)
-        if verdict is None or verdict.known is None:
-            continue
         state = TableState(table.identifier, table.relid, State.OK, None, None, None)
         stale = replace(state, state=State.STALE)
-        if verdict.unknown:
+        if verdict is None or verdict.known is None:
+            until = erased_to(ledger, table.relid, at)
+            if until is None:
+                continue
+            remedy = f"an LSN from {until} on"
+            state = replace(stale, reason=f"its rows before {until} were erased", from_lsn=Lsn(0), remedy=remedy)
+        elif verdict.unknown:
             since = verdict.unknown[0].end_lsn
             repaired = next((b.end_lsn for b in now[table.relid].whole if b.end_lsn > at), None)
             remedy = f"an LSN below {since}" + (f", or from {repaired} on" if repaired else "")
@@ -212,6 +216,13 @@ def states_at(
             state = replace(stale, reason=table.borrowing, from_lsn=since, remedy="store it as oid or text")
         found.append((versions[table.relid], _whole(ledger, versions[table.relid], state)))
     return tuple(found)
+
+
+def erased_to(ledger: LogReader, relid: int, at: Lsn) -> Lsn | None:
+    """Return the LSN from which on the log has a table of this generation, if it was erased at `at`."""
+    last = ledger.last()
+    ends = (e.end_lsn for e in ledger.erasures() if last and (e.generation, e.relid) == (last.generation, relid))
+    return max((Lsn(end) for end in ends if end > at), default=None)
 
 
 def _differs(right: Lsn, checked: Lsn) -> str:

@@ -46,6 +46,9 @@ class LogReader(Protocol):
     def baselines(self) -> tuple[TableEvent[Baseline], ...]:
         """Return all `baseline` events, in log order."""
 
+    def erasures(self) -> tuple[TableEvent[None], ...]:
+        """Return all `erased` events, in log order."""
+
     def truncates(self) -> tuple[TableEvent[None], ...]:
         """Return all `truncate` events, in log order."""
 

@@ -60,6 +60,7 @@ class Point(StrEnum):
     VIEW = "view"  # one view of `published`
     RESULTS = "results"  # of a check
     CHECKPOINT = "checkpoint"  # of the states, in the log
+    ERASE = "erase"  # erased rows, from the files of the log
     COMPACT = "compact"
     UNTAG = "untag"  # old tags and branches
     EXPIRE = "expire"  # old table snapshots

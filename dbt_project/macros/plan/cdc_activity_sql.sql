@@ -11,7 +11,7 @@ select relid, batch_id, min(commit_lsn) as low, max(commit_lsn) as high, count(*
   count_if(op = 'U' and old_kind is not null and size(unchanged) > 0) as moved_unchanged,
   array_join(array_distinct(flatten(collect_set(unchanged))), ',') as toast, cast(null as bigint) as since
 from {{ cdc_events_at(p) }}
-where kind in ('row', 'truncate', 'schema', 'baseline', 'gap') and generation = {{ p.generation }} and batch_id <= {{ p.batch }}
+where kind in ('row', 'truncate', 'schema', 'baseline', 'gap', 'erased') and generation = {{ p.generation }} and batch_id <= {{ p.batch }}
   {%- if target is not none %}
   and relid = {{ relid }} and (batch_id > {{ target.batch }} or commit_lsn >= {{ target.lsn }})
   {%- else %}
