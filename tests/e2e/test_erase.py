@@ -14,6 +14,7 @@ from tests.support_ledger import lake_of, ledger_of
 from toolkit.history import rows_at_lsn
 from toolkit.history.commit_times import lsn_at
 from toolkit.lake import proofs, reads, storage
+from toolkit.ops import diagnosis
 from toolkit.rawlog.states import State
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, NotProven
@@ -77,6 +78,10 @@ def test_what_is_erased_is_in_no_file_of_the_lake(database: str, lake: Config) -
         with pytest.raises(ConfigError, match=f"its rows before {customer.erased_before} were erased"):
             rows_at_lsn.rows(lake_of(config), "public.customer", before)
         assert lsn_at(lake_of(config), moment) < customer.erased_before
+        (due,) = diagnosis._due_maintenance(ledger_of(config))
+        assert (due.found, due.remedy) == (
+            "raw.events still has erased rows of public.customer, public.gone", "run `cdc build`, then `cdc maintain`"
+        )  # fmt: skip
         built = commands.build(config)
         assert {m.name for m in built.models if m.action == "rebuild"} >= {"history.public__customer"}
         assert not any("gone" in name for name in reads.tables(config.lake_access, "history"))
@@ -84,6 +89,7 @@ def test_what_is_erased_is_in_no_file_of_the_lake(database: str, lake: Config) -
         assert deleted["raw.events"] >= 6 and sum(deleted.values()) == deleted["raw.events"]
         _settled(config)
 
+        assert diagnosis._due_maintenance(ledger_of(config)) == []
         # The only commit between the moment and the copy is erased. No later one may stand for it.
         assert before <= lsn_at(lake_of(config), moment) < customer.erased_before
         for secret in _SECRETS:

@@ -72,9 +72,9 @@ def test_trap_134_the_ledger_outlives_compaction_and_expiry(
     os.utime(stray, (time.time() - 4 * 86400,) * 2)
 
     monkeypatch.setattr(diagnosis, "_MANY_SNAPSHOTS", 25)
-    assert [d.remedy for d in diagnosis._due_maintenance(lake.lake_access)] == ["run `cdc maintain`, once a day"]
+    assert [d.remedy for d in diagnosis._due_maintenance(ledger_of(lake))] == ["run `cdc maintain`, once a day"]
     done = _maintained(lake, "raw.events")
-    assert diagnosis._due_maintenance(lake.lake_access) == []
+    assert diagnosis._due_maintenance(ledger_of(lake)) == []
 
     assert done.merged == 25 and done.into == 1 and done.snapshots > 20 and done.orphans == 1
     assert (stray.exists(), fresh.exists()) == (False, True)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from toolkit.ops.alerts import Alert
     from toolkit.rawlog.states import TableState
     from toolkit.values.config import Config
-    from toolkit.values.lake_access import LakeAccess
 
 _MANY_SNAPSHOTS = 300  # three days of drains every 15 minutes; an empty drain then takes a second longer
 
@@ -141,7 +140,7 @@ def _lake(config: Config, lake: Lake) -> list[Diagnosis]:
         if last is None:
             return [*found, Diagnosis(Level.ERROR, "lake", "there is no ledger", "run `cdc init`")]
         found.append(Diagnosis(Level.OK, "lake", f"batch {last.batch_id}, complete to {last.complete_to}", None))
-        found += [*_due_maintenance(config.lake_access), *_borrowed(ledger)]
+        found += [*_due_maintenance(ledger), *_borrowed(ledger)]
         tables, _ = checked_tables(ledger)
         found += stale_tables(tables)
         found += map(_error, alerts.of_tables(config.check, tables))
@@ -217,14 +216,21 @@ def stale_tables(states: Iterable[TableState]) -> list[Diagnosis]:
     ]
 
 
-def _due_maintenance(access: LakeAccess) -> list[Diagnosis]:
+def _due_maintenance(ledger: Ledger) -> list[Diagnosis]:
     from toolkit.lake import reads
 
-    snapshots = len((reads.metadata(access, access.names.events) or {}).get("snapshots") or ())
-    if snapshots < _MANY_SNAPSHOTS:
-        return []
-    what = f"{access.names.events} holds {snapshots:,} table snapshots: every command reads what they name"
-    return [Diagnosis(Level.WARNING, "lake", what, "run `cdc maintain`, once a day")]
+    events, last, found = ledger.access.names.events, ledger.last(), []
+    snapshots = len((reads.metadata(ledger.access, events) or {}).get("snapshots") or ())
+    if snapshots >= _MANY_SNAPSHOTS:
+        what = f"{events} holds {snapshots:,} table snapshots: every command reads what they name"
+        found.append(Diagnosis(Level.WARNING, "lake", what, "run `cdc maintain`, once a day"))
+    done = -1 if last is None or last.checkpoint is None else last.checkpoint  # maintenance begins with a checkpoint
+    versions, erasures = ledger.latest_versions(), ledger.current().erasures()
+    erased = {versions[e.relid].table.identifier for e in erasures if e.batch_id > done and e.relid in versions}
+    if erased:
+        what = f"{events} still has erased rows of {', '.join(sorted(erased))}"
+        found.append(Diagnosis(Level.WARNING, "lake", what, "run `cdc build`, then `cdc maintain`"))
+    return found
 
 
 def _borrowed(ledger: Ledger) -> list[Diagnosis]:
