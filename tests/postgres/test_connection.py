@@ -143,12 +143,14 @@ def test_malformed_conninfo_is_not_printed() -> None:
     assert "hunter2" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("handlers", [0, 1], ids=["Python's", "another library's"])
 def test_a_lost_session_adds_no_line_of_the_driver(
-    pg16: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pg16: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], handlers: int
 ) -> None:
     """With `[log] format = "json"` too, standard error had "error ignored in rollback on <psycopg.Connection [BAD]"."""
     log_setup.configure(verbose=False, as_json=True)
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # those of pytest
+    own = [logging.StreamHandler() for _ in range(handlers)]
+    monkeypatch.setattr(logging.getLogger(), "handlers", own)  # in place of those of pytest
     with (
         psycopg.connect(pg16.conninfo(), autocommit=True) as other,
         pytest.raises(ZeroDivisionError),

@@ -57,8 +57,11 @@ def configure(*, verbose: bool, as_json: bool) -> None:
     root.setLevel(logging.INFO if verbose else logging.WARNING)
     root.propagate = False
     logging.getLogger().addFilter(_not_of_py4j)  # the same function again is no second filter
-    # What the driver says of a session that has ended; otherwise Python prints it, in a form of its own.
-    logging.getLogger("psycopg").handlers[:] = [logging.NullHandler()]
+    # What the driver says of a session that has ended. Python, or a handler that another library has installed, would
+    # print it in a form of its own.
+    driver = logging.getLogger("psycopg")
+    driver.handlers[:] = [logging.NullHandler()]
+    driver.propagate = False
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
