@@ -51,7 +51,7 @@ INIT = (
     Point.INSTALL, Point.SLOT, Point.COPY, Point.SETTLE, Point.BEACON, Point.COMMIT, Point.FORCE, Point.SWAP,
     Point.JUDGED,
 )  # fmt: skip
-TO_SLOT = (Point.DROP_SLOT, Point.SLOT, Point.CUT, Point.TICK, Point.HANDOVER, Point.SETTLE)
+TO_SLOT = (Point.DROP_SLOT, Point.SLOT, Point.CUT, Point.HANDOVER, Point.SETTLE)
 REPAIR = (Point.SLOT, Point.COPY, *DRAIN)
 CHECKPOINT = (Point.CHECKPOINT, Point.FORCE, Point.SWAP)
 UNINSTALL = (Point.UNINSTALL, Point.DROP_SLOT)
@@ -67,7 +67,7 @@ STRUCK = {
     "uninstall": {*UNINSTALL},
 }
 #: Steps whose result no later step needs, so that they can be left out.
-_CAN_BE_LEFT_OUT = {Point.ADVANCE, Point.PURGE, Point.FORGET, Point.JUDGED, Point.SETTLE, Point.HANDOVER}
+_CAN_BE_LEFT_OUT = {Point.ADVANCE, Point.PURGE, Point.FORGET, Point.JUDGED, Point.SETTLE}
 _COUNTS: Counter[str] = Counter()
 #: Each run takes the same cases until all of them have run: most have not yet. Another number takes others.
 _SEED = os.environ.get("CDC_GRID_SEED", "7")
