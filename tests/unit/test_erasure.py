@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support_states import START, STEP, Played, batch, sequences
+from tests.unit import test_checkpoint
 from toolkit.rawlog import erasure, order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Kind
@@ -60,6 +61,11 @@ def test_an_erased_log_reads_as_one_that_begins_with_the_copy(tmp_path: Path) ->
             assert said(log, played, limit.end_lsn) == said(
                 reading(config, left, played.head), played, limit.end_lsn
             ), (letters, limit)
+            whole = test_checkpoint.whole(config, events, played.head)
+            later, used = test_checkpoint.parted(config, events, played.head, len(played.events))
+            assert used, "a checkpoint from before the erasure does not serve"
+            proofs = played.proofs
+            assert test_checkpoint.said(later, proofs, played.head) == test_checkpoint.said(whole, proofs, played.head)
             condition = erasure.condition(log)
             assert condition is not None and f"relid = {limit.relid} and" in condition
     assert tried > 500

@@ -27,7 +27,7 @@ def lsn_at(lake: Lake, at: datetime) -> Lsn:
     """Return the LSN before the first transaction in the log that committed after a time.
 
     Like PostgreSQL's `recovery_target_time`, this stops at the first later commit, although the clock of commits may
-    step back. An erasure counts as the newest transaction that it is of, so that no time before that gives an LSN after
+    step back. An erasure counts as the newest transaction that was erased, so that no earlier time gives an LSN after
     it. Each drain of a slot leaves a message on the source that the next drain reads. So a time before the last
     drain but one always has a later commit. The beginning of a log leaves one too, which is its first commit.
 

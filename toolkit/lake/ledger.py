@@ -15,7 +15,7 @@ from toolkit.lake import reads, scans
 from toolkit.lake.direct_scan import Unusual, rows_of
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.table_layout import partition_values
-from toolkit.rawlog import checkpoint, erasure, order
+from toolkit.rawlog import checkpoint, order
 from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord, batch_events
 from toolkit.rawlog.event import BULK, Kind
@@ -173,10 +173,11 @@ class Ledger(LogReading):
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
         """Return all events of a kind that is not in `BULK`, in log order."""
-        if kind in _RECORDED and kind not in self._recorded:
+        if kind not in _RECORDED:
+            return self._events.get(kind, [])
+        if kind not in self._recorded:
             self._recorded[kind] = self._scan([[("kind", "=", kind)]])
-        found = self._recorded[kind] if kind in _RECORDED else self._events.get(kind, [])
-        return erasure.remaining(found, self._events.get(Kind.ERASED, ())) if kind == Kind.BASELINE else found
+        return self._recorded[kind]
 
     @cached_property
     def _events(self) -> dict[str, list[dict[str, Any]]]:

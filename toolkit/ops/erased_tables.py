@@ -49,16 +49,16 @@ def erase(lake: Lake, tables: Sequence[str]) -> tuple[ErasedTable, ...]:
     assert last is not None
     last.require_format()
     found = {version.table.relid: (version, until) for version, until in _limits(ledger, tables)}
-    known = {(e.generation, e.relid, order.position(e)) for e in ledger.erasures()}
-    events = []
-    for version, until in found.values():
-        event = Event(
+    known = {(e.generation, e.relid, e.commit_lsn) for e in ledger.erasures()}
+    events = [
+        Event(
             batch_id=last.batch_id + 1, generation=last.generation, commit_lsn=int(until.commit_lsn),
-            ordinal=order.ERASURE, end_lsn=int(until.end_lsn), kind=Kind.ERASED, relid=version.table.relid,
-            schema_id=version.schema_id, committed_at=newest_commit(ledger, version.table.relid, Lsn(until.commit_lsn)),
-        )  # fmt: skip
-        if (event.generation, event.relid, order.position(event)) not in known:
-            events.append(event)
+            ordinal=order.ERASURE, end_lsn=int(until.end_lsn), kind=Kind.ERASED, relid=relid,
+            schema_id=version.schema_id, committed_at=newest_commit(ledger, relid, Lsn(until.commit_lsn)),
+        )
+        for relid, (version, until) in found.items()
+        if (last.generation, relid, until.commit_lsn) not in known
+    ]  # fmt: skip
     if events:
         ledger.append_empty(last.next(events), events)
     return tuple(ErasedTable(version.table.identifier, Lsn(until.end_lsn)) for version, until in found.values())

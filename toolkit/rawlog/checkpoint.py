@@ -87,17 +87,16 @@ def serves(carried: Iterable[_Row], later: Iterable[_Row]) -> bool:
     """Return whether a checkpoint serves before these later events.
 
     A late baseline, whose position is before a gap of its table, may divide gaps between two baselines. Only some of
-    these gaps were kept. An erasure is of events that the checkpoint has.
+    these gaps were kept.
     """
     last: dict[int, order.Position] = {}
     for row in carried:
         if row["kind"] == Kind.GAP:
             last[row["relid"]] = order.Position(row["commit_lsn"], row["ordinal"])
     return not any(
-        row["kind"] == Kind.ERASED
-        or (row["relid"] in last and order.Position(row["commit_lsn"], row["ordinal"]) < last[row["relid"]])
+        row["relid"] in last and order.Position(row["commit_lsn"], row["ordinal"]) < last[row["relid"]]
         for row in later
-        if row["kind"] in (Kind.BASELINE, Kind.ERASED)
+        if row["kind"] == Kind.BASELINE
     )
 
 

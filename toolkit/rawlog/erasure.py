@@ -2,13 +2,13 @@
 
 An `erased` event decides it. From then on every reading leaves out the baselines before it. So the copy after it is the
 first one, which the fold of a table begins with, and a dropped table reads as if it had never been copied. `cdc
-maintain` then deletes the rows. All other events stay: they say how the table was, and not what it held.
+maintain` then deletes the rows. All other events stay: they show the shape of the table, and not its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from toolkit.rawlog import order
 from toolkit.rawlog.event import BULK
@@ -16,11 +16,11 @@ from toolkit.rawlog.event import BULK
 if TYPE_CHECKING:
     from toolkit.rawlog.store import LogReader
 
-_Row = TypeVar("_Row", bound=Mapping[str, Any])
+_Row = Mapping[str, Any]
 
 
-def remaining(baselines: list[_Row], erasures: Iterable[Mapping[str, Any]]) -> list[_Row]:
-    """Return the baselines that no erasure is of. Both are given as rows of the log, in log order."""
+def remaining(baselines: Sequence[_Row], erasures: Iterable[_Row]) -> Sequence[_Row]:
+    """Return the baselines that are not erased. Both are given as rows of the log, in log order."""
     limits = {(e["generation"], e["relid"]): _position(e) for e in erasures}  # the newest of each table
     if not limits:
         return baselines
@@ -55,5 +55,5 @@ def _conditions(log: LogReader) -> Iterator[str]:
             yield f"generation = {before} and relid in ({', '.join(map(str, sorted(relids)))})"
 
 
-def _position(row: Mapping[str, Any]) -> order.Position:
+def _position(row: _Row) -> order.Position:
     return order.Position(row["commit_lsn"], row["ordinal"])

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from toolkit.rawlog import erasure, order
+from toolkit.rawlog import order
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event
 from toolkit.rawlog.batch import BatchRecord, batch_events
 from toolkit.rawlog.checkpoint import CurrentReading, from_json, kept, to_json
-from toolkit.rawlog.event import BULK, Kind
+from toolkit.rawlog.event import BULK
 from toolkit.rawlog.reading import LogReading
 from toolkit.values.capture_rules import CaptureRules
 from toolkit.values.errors import CommitConflict
@@ -127,8 +127,7 @@ class MemoryReading(LogReading):
 
     def rows(self, kind: str) -> list[Mapping[str, Any]]:
         """Return all events of a kind, in log order."""
-        found = self._by_kind.get(kind, [])
-        return erasure.remaining(found, self._by_kind.get(Kind.ERASED, ())) if kind == Kind.BASELINE else found
+        return self._by_kind.get(kind, [])
 
     @cached_property
     def _current(self) -> CurrentReading:

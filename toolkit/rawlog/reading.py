@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from toolkit.rawlog import order
+from toolkit.rawlog import erasure, order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.rawlog.event import (
@@ -106,29 +106,30 @@ class LogReading(ABC):
 
     def gaps(self) -> tuple[TableEvent[Gap], ...]:
         """Return all `gap` events, in log order."""
-        return self._typed(Kind.GAP, Gap.from_json)
+        return self._typed(self.rows(Kind.GAP), Gap.from_json)
 
     def baselines(self) -> tuple[TableEvent[Baseline], ...]:
-        """Return all `baseline` events, in log order."""
-        return self._typed(Kind.BASELINE, Baseline.from_json)
+        """Return all `baseline` events that are not erased, in log order."""
+        left = erasure.remaining(self.rows(Kind.BASELINE), self.rows(Kind.ERASED))
+        return self._typed(left, Baseline.from_json)
 
     def erasures(self) -> tuple[TableEvent[None], ...]:
         """Return all `erased` events, in log order."""
-        return self._typed(Kind.ERASED, lambda _: None)
+        return self._typed(self.rows(Kind.ERASED), lambda _: None)
 
     def truncates(self) -> tuple[TableEvent[None], ...]:
         """Return all `truncate` events, in log order."""
-        return self._typed(Kind.TRUNCATE, lambda _: None)
+        return self._typed(self.rows(Kind.TRUNCATE), lambda _: None)
 
     def ddl_events(self) -> tuple[TableEvent[SchemaChange], ...]:
         """Return all `ddl` events, in log order."""
-        return self._typed(Kind.DDL, SchemaChange.from_json)
+        return self._typed(self.rows(Kind.DDL), SchemaChange.from_json)
 
     def messages(self) -> tuple[TableEvent[Note | StreamMessage], ...]:
         """Return all `message` events, in log order."""
-        return self._typed(Kind.MESSAGE, read_message)
+        return self._typed(self.rows(Kind.MESSAGE), read_message)
 
-    def _typed(self, kind: Kind, read: Callable[[str | None], _P]) -> tuple[TableEvent[_P], ...]:
+    def _typed(self, rows: Iterable[Mapping[str, Any]], read: Callable[[str | None], _P]) -> tuple[TableEvent[_P], ...]:
         return tuple(
             TableEvent(
                 relid=row["relid"],
@@ -142,7 +143,7 @@ class LogReading(ABC):
                 xid=row["xid"],
                 committed_at=row["committed_at"],
             )
-            for row in self.rows(kind)
+            for row in rows
         )
 
 

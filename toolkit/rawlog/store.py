@@ -44,7 +44,7 @@ class LogReader(Protocol):
         """Return all `gap` events, in log order."""
 
     def baselines(self) -> tuple[TableEvent[Baseline], ...]:
-        """Return all `baseline` events, in log order."""
+        """Return all `baseline` events that are not erased, in log order."""
 
     def erasures(self) -> tuple[TableEvent[None], ...]:
         """Return all `erased` events, in log order."""
