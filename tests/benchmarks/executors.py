@@ -3,9 +3,9 @@
 `python -m tests.benchmarks.executors`, or with names of setups for a part of it. All lakes but that of `sqlite` are in
 the same object store with a catalog in PostgreSQL, so that only the place where Spark's tasks run differs. Spark runs
 before the first figure, for as many changes an executor as in local mode: each compiles its own code. So does the
-store, which stands in for one that has run for long. One JSON line a figure, as in `bench`; its ratio is the time in
-`local` over this time, so that 0.80 is an overhead of a quarter. The processor time is that of all processes but
-PostgreSQL's.
+store, which stands in for one that has run for long. One JSON line a figure, as in `bench`, the median of all rounds;
+its ratio is the time in `local` over this time, so that 0.80 is an overhead of a quarter. The processor time is that of
+all processes but PostgreSQL's.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
 from tests import commands
 from tests.benchmarks.bench import measured, print_figure
+from tests.benchmarks.processes import Usage
 from tests.benchmarks.workloads import WORKLOADS, load
 from toolkit.build import project
 from toolkit.demo.lake_sections import on_servers
@@ -37,7 +39,6 @@ SETUPS: Mapping[str, Sequence[int]] = {
     "sqlite": (), "local": (), "one_of_two_cores": (2,), "two_of_one_core": (1, 1), "four_of_one_core": (1,) * 4,
 }  # fmt: skip
 _WARM = 50_000  # changes an executor
-_CHECKS = 5  # a check changes nothing, so that it can be measured again; its figure is the median
 _STORE_WARM = 200  # objects of eight megabytes
 
 
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("setups", nargs="*", choices=(*SETUPS, []), help="default: all")
     parser.add_argument("--changes", type=int, default=1_000_000, help="row changes of W1 (default: a million)")
     parser.add_argument("--warm", type=int, default=2, help="rounds of drain, build and check before the first figure")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that are measured (default: 3)")
     arguments = parser.parse_args()
     local: dict[str, float] = {}
     for name in arguments.setups or SETUPS:
@@ -56,7 +58,7 @@ def main() -> None:
             server = stack.enter_context(EmbeddedServer(None, 16))
             stack.callback(session.stop_session)
             config = _configured(stack, folder, server, name)
-            taken = _measure(config, server, name, arguments.changes, local, warm=arguments.warm)
+            taken = _measure(config, server, name, local, arguments)
         if name == "local":
             local = taken
 
@@ -84,34 +86,51 @@ def _configured(stack: ExitStack, folder: Path, server: EmbeddedServer, name: st
 
 
 def _measure(
-    config: Config, server: EmbeddedServer, name: str, changes: int, local: Mapping[str, float], *, warm: int
+    config: Config, server: EmbeddedServer, name: str, local: Mapping[str, float], arguments: argparse.Namespace
 ) -> dict[str, float]:
     project.ensure(config.dbt_project)
     if name != "sqlite":
         _warm_up_store(config)
+    found: dict[str, list[Usage]] = {"drain": [], "build": [], "check": []}
     with psycopg.connect(server.conninfo(), autocommit=True) as conn:
         conn.execute(WORKLOADS["w1"].sql)
         # A vacuum of the emptied table would let the last load read all of it for each change.
         conn.execute("set enable_seqscan = off")
         commands.init(config)
-        for _ in range(warm):  # the second time, each task finds its executor warm, and the build merges
-            commands.drain(config, load(conn, WORKLOADS["w1"], _WARM * max(1, len(SETUPS[name]))))
-            commands.build(config)
-            _require_green(config)
-            conn.execute("delete from public.w1; delete from public.fence")
-        _require_green(config)
-        upto = load(conn, WORKLOADS["w1"], changes)
+        for number in range(arguments.warm + arguments.rounds):
+            warm = number < arguments.warm
+            _empty(conn, config)
+            changes = _WARM * max(1, len(SETUPS[name])) if warm else arguments.changes
+            upto = load(conn, WORKLOADS["w1"], changes)
+            for stage, run in (
+                ("drain", lambda upto=upto: commands.drain(config, upto)),
+                ("build", lambda: commands.build(config)),
+                ("check", lambda: _require_green(config)),
+            ):
+                usage = measured(server, run)
+                if not warm:
+                    found[stage].append(usage)
     taken = {}
-    for stage, run, times in (
-        ("drain", lambda: commands.drain(config, upto), 1),
-        ("build", lambda: commands.build(config), 1),
-        ("check", lambda: _require_green(config), _CHECKS),
-    ):
-        usage = sorted((measured(server, run) for _ in range(times)), key=lambda one: one.seconds)[times // 2]
+    for stage, usages in found.items():
+        usage = sorted(usages, key=lambda one: one.seconds)[len(usages) // 2]
         taken[stage] = usage.seconds
         ratio = round(local[stage] / usage.seconds, 3) if stage in local else None
-        print_figure(f"{stage}_{name}", round(changes / usage.seconds), "changes/s", usage, ratio, cores=os.cpu_count())
+        changed = round(arguments.changes / usage.seconds)
+        all_seconds = [round(one.seconds, 2) for one in usages]
+        print_figure(
+            f"{stage}_{name}", changed, "changes/s", usage, ratio, cores=os.cpu_count(), all_seconds=all_seconds
+        )
     return taken
+
+
+def _empty(conn: psycopg.Connection[Any], config: Config) -> None:
+    """Empty the table on both sides, and let the next peek begin with what is written from now on."""
+    conn.execute("delete from public.w1")
+    conn.execute("delete from public.fence")
+    for _ in range(2):  # a slot decodes from a position that a checkpoint writes, and that a drain has passed
+        conn.execute("checkpoint")
+        commands.drain(config)
+    commands.build(config)
 
 
 def _warm_up_store(config: Config) -> None:

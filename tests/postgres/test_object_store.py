@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -19,6 +21,7 @@ from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.postgres.test_trap_commits import require_each_once
 from tests.support_lake import without_jvm
 from tests.support_ledger import lake_of, ledger_of
+from tests.support_network import proxy_before
 from tests.support_postgres import fresh_database
 from tests.support_stores import KINDS, Store, running_store, store_servers
 from toolkit.demo.server import EmbeddedServer
@@ -72,6 +75,38 @@ def lake(store: Store, pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFa
         commands.init(config)
         yield config
         patch.undo()
+
+
+def test_a_small_object_of_s3_is_one_request(store_servers: Callable[[str], str], tmp_path: Path) -> None:
+    """Each took three: the client began an upload in parts, and ended it. A commit writes several."""
+    asked: list[str] = []
+
+    def note(said: bytes) -> bytes:
+        request = re.match(rb"(GET|HEAD|PUT|POST) (\S+)", said)
+        if request is not None:
+            asked.append(request[1].decode())
+        return said
+
+    with (
+        running_store("s3", store_servers("s3"), tmp_path) as store,
+        environment(store.environment),
+        proxy_before(urlsplit(store.properties["s3.endpoint"]).port or 0) as proxy,
+    ):
+        endpoint = {"s3.endpoint": f"http://127.0.0.1:{proxy.port}"}
+        lake = LakeConfig(warehouse=store.warehouse, properties=store.properties | store.keys | endpoint)
+        properties = storage.file_properties(Config(lake=lake).lake_access)
+        place, large = f"{store.warehouse}/object", os.urandom(18 << 20)
+        proxy.edit = note
+        with storage.create(place, properties) as file:
+            file.write(b"content")
+        assert asked == ["PUT"]
+        assert storage.read(place, properties) == b"content"
+        with storage.create(place, properties) as file:
+            file.write(large)
+        asked.clear()
+        with storage.open_file(place, properties) as file:
+            assert b"".join(iter(lambda: file.read(1 << 16), b"")) == large
+        assert 0 < asked.count("GET") <= 3, asked
 
 
 def _given(config: Config) -> dict[str, str]:

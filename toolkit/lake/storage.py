@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from toolkit.values.lake_access import LakeAccess
 
+_READ = 8 << 20  # bytes of an object in one request
 _IO = {"py-io-impl": "toolkit.lake.store_io.StoreFileIO"}
 #: The FileIO of each store by its properties. It keeps the connections of the store open.
 _opened: dict[tuple[tuple[str, str], ...], FileIO] = {}
@@ -53,7 +54,7 @@ def file_io(location: str, properties: Mapping[str, str]) -> FileIO:
 
 
 def open_file(location: str, properties: Mapping[str, str]) -> Any:
-    """Open a file for reading, from its start to its end.
+    """Open a file for reading, from its start to its end. A store is asked for 8 MB at a time.
 
     Raises:
         OSError: it is missing or cannot be read.
@@ -61,7 +62,7 @@ def open_file(location: str, properties: Mapping[str, str]) -> Any:
     path = local_path(location)
     if path is not None:
         return path.open("rb")
-    return file_io(location, properties).new_input(location).open(seekable=False)
+    return file_io(location, {**properties, "buffer-size": str(_READ)}).new_input(location).open(seekable=False)
 
 
 def read(location: str, properties: Mapping[str, str]) -> bytes:

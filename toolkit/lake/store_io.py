@@ -33,6 +33,11 @@ class StoreFileIO(PyArrowFileIO):
         container, account, _ = place.partition("@")
         return scheme, place, f"{container}{path.removeprefix(place)}" if account else path
 
+    def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
+        """Give a client that writes an object of less than ten megabytes in one request. pyiceberg's makes three."""
+        make, (settings,) = super()._initialize_s3_fs(netloc).__reduce__()
+        return make({**settings, "allow_delayed_open": True})
+
     def _initialize_azure_fs(self) -> FileSystem:
         store = super()._initialize_azure_fs()
         return without_signatures(store) if self.properties.get(ADLS_SAS_TOKEN) else store
