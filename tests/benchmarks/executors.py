@@ -14,7 +14,7 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from typing import Any
 import psycopg
 
 from tests import commands
-from tests.benchmarks.bench import measured, print_figure
-from tests.benchmarks.processes import Usage
+from tests.benchmarks.bench import print_figure
+from tests.benchmarks.processes import Meter, Usage
 from tests.benchmarks.workloads import WORKLOADS, load
 from toolkit.build import project
 from toolkit.demo.lake_sections import on_servers
@@ -32,12 +32,14 @@ from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import pandas_on_demand, session, storage
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
+from toolkit.values.lsn import Lsn
 from toolkit.values.process_env import environment
 
 #: The cores of each executor; none is local mode.
 SETUPS: Mapping[str, Sequence[int]] = {
     "sqlite": (), "local": (), "one_of_two_cores": (2,), "two_of_one_core": (1, 1), "four_of_one_core": (1,) * 4,
 }  # fmt: skip
+_STAGES = ("drain", "build", "check")
 _WARM = 50_000  # changes an executor
 _STORE_WARM = 200  # objects of eight megabytes
 
@@ -49,6 +51,7 @@ def main() -> None:
     parser.add_argument("setups", nargs="*", choices=(*SETUPS, []), help="default: all")
     parser.add_argument("--changes", type=int, default=1_000_000, help="row changes of W1 (default: a million)")
     parser.add_argument("--warm", type=int, default=2, help="rounds of drain, build and check before the first figure")
+    parser.add_argument("--stages", nargs="*", choices=_STAGES, default=_STAGES, help="what runs (default: all)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that are measured (default: 3)")
     arguments = parser.parse_args()
     local: dict[str, float] = {}
@@ -91,7 +94,12 @@ def _measure(
     project.ensure(config.dbt_project)
     if name != "sqlite":
         _warm_up_store(config)
-    found: dict[str, list[Usage]] = {"drain": [], "build": [], "check": []}
+    stages: dict[str, Callable[[Lsn], object]] = {
+        "drain": lambda upto: commands.drain(config, upto),
+        "build": lambda upto: commands.build(config),
+        "check": lambda upto: _require_green(config),
+    }
+    found: dict[str, list[Usage]] = {stage: [] for stage in arguments.stages}
     with psycopg.connect(server.conninfo(), autocommit=True) as conn:
         conn.execute(WORKLOADS["w1"].sql)
         # A vacuum of the emptied table would let the last load read all of it for each change.
@@ -100,16 +108,15 @@ def _measure(
         for number in range(arguments.warm + arguments.rounds):
             warm = number < arguments.warm
             _empty(conn, config)
+            if "build" in found:
+                commands.build(config)
             changes = _WARM * max(1, len(SETUPS[name])) if warm else arguments.changes
             upto = load(conn, WORKLOADS["w1"], changes)
-            for stage, run in (
-                ("drain", lambda upto=upto: commands.drain(config, upto)),
-                ("build", lambda: commands.build(config)),
-                ("check", lambda: _require_green(config)),
-            ):
-                usage = measured(server, run)
+            for stage, usages in found.items():
+                with Meter(server) as meter:  # without memory: to read it of all executors takes half a core
+                    stages[stage](upto)
                 if not warm:
-                    found[stage].append(usage)
+                    usages.append(meter.usage)
     taken = {}
     for stage, usages in found.items():
         usage = sorted(usages, key=lambda one: one.seconds)[len(usages) // 2]
@@ -124,13 +131,12 @@ def _measure(
 
 
 def _empty(conn: psycopg.Connection[Any], config: Config) -> None:
-    """Empty the table on both sides, and let the next peek begin with what is written from now on."""
+    """Empty the table, and let the next peek begin with what is written from now on."""
     conn.execute("delete from public.w1")
     conn.execute("delete from public.fence")
     for _ in range(2):  # a slot decodes from a position that a checkpoint writes, and that a drain has passed
         conn.execute("checkpoint")
         commands.drain(config)
-    commands.build(config)
 
 
 def _warm_up_store(config: Config) -> None:

@@ -17,7 +17,7 @@ from toolkit.demo.server import EmbeddedServer
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _SAMPLE_SECONDS = 0.1
-_SAMPLES_OF_CHILDREN = 5  # in each of the samples above
+_CHILDREN_SECONDS = 0.02  # from one look at the daemon's children to the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ class Meter:
 
     def _sample(self) -> None:
         while True:
+            started = time.thread_time()
             children = children_by_parent()
             server = tree(children, self._server)
             meant = tree(children, self.root) - server if self.root is not None else set()
@@ -75,9 +76,11 @@ class Meter:
             self._peak = max(self._peak, total)
             ours = tree(children, os.getpid()) - server
             daemons = list(filter(_ignores_ends, ours))  # Spark's: the kernel counts the children of such nowhere
-            for _ in range(_SAMPLES_OF_CHILDREN):
+            # To read the memory of a process takes milliseconds. All samples together take a tenth of a core at most.
+            until = time.monotonic() + max(_SAMPLE_SECONDS, 9 * (time.thread_time() - started))
+            while time.monotonic() < until:
                 self._unreaped |= {child: _cpu(child) for daemon in daemons for child in _children(daemon)}
-                if self._stop.wait(_SAMPLE_SECONDS / _SAMPLES_OF_CHILDREN):
+                if self._stop.wait(_CHILDREN_SECONDS):
                     return
 
     def _bytes_read(self) -> int:

@@ -15,7 +15,7 @@ from toolkit.build import models
 from toolkit.capture import executor_copies
 from toolkit.decode.planner import plan
 from toolkit.decode.task import DecodeTask
-from toolkit.lake import cluster
+from toolkit.lake import cluster, executors
 from toolkit.lake.batch_parts import Part, read_part
 from toolkit.lake.executor_spool import delivered
 from toolkit.lake.executors import Delivery, examine, to_deliver
@@ -143,9 +143,12 @@ def test_the_python_of_executors_is_named_by_the_settings(tmp_path: Path) -> Non
     assert python(_STANDALONE, **{"spark.pyspark.python": "/b"}) == "/b"
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
 def test_executors_decode_from_copies_what_local_tasks_decode_from_the_spool(
-    tmp_path: Path, tasks: list[DecodeTask]
+    tmp_path: Path, tasks: list[DecodeTask], in_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not in_memory:
+        monkeypatch.setattr(executors, "_IN_MEMORY", 0)
     local = _read(tasks, None)
     assert local.num_rows == sum(range(30))
     config = _config(tmp_path, master="yarn")
@@ -201,6 +204,8 @@ def test_an_executor_says_what_does_not_fit(tmp_path: Path) -> None:
 
     assert problem(code_identity(), place, b"abc") is None
     assert "reads other bytes" in (problem(code_identity(), place, b"abd") or "")
+    for size in (2, 4):
+        assert f"has not {size} bytes" in (problem(code_identity(), place, b"abcd"[:size]) or "")
     for damaged in ("missing", "torn"):
         assert "cannot read" in (problem(code_identity(), tmp_path / damaged, b"abc") or "")
     assert "install the same version" in (problem("0.0.9 (0)", place, b"abc") or "")

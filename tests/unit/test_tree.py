@@ -165,6 +165,7 @@ USED_OUTSIDE = {
     "_init_thrift_transport",
     "_initialize_azure_fs",
     "_initialize_gcs_fs",
+    "_initialize_s3_fs",
     "copy_file",
     "create_dir",
     "delete_dir",

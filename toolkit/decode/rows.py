@@ -58,13 +58,13 @@ class _Tuples:
     after: Ints  # position after each tuple
 
 
-def decode_rows(path: str, task: DecodeTask) -> Iterator[pa.RecordBatch]:
+def decode_rows(spool: str | Bytes, task: DecodeTask) -> Iterator[pa.RecordBatch]:
     """Decode the `row` events of a task, ordered by table and position, in batches of `EVENT_SCHEMA`.
 
     Raises:
         DecodeError: a row before its RELATION, a tuple that does not fit it, or text that is not UTF-8.
     """
-    stream = scan_run(open_bytes(path), task.run)
+    stream = scan_run(open_bytes(spool), task.run)
     rows = np.flatnonzero(np.isin(stream.types, ROW_BYTES))
     if not len(rows):
         return

@@ -30,8 +30,11 @@ _SPAN = 16 << 20
 _SCANNED = 1 << 18  # messages whose xids are compared at once
 
 
-def open_bytes(path: str | Path) -> Bytes:
-    """Map the bytes of a spool. The file may be empty."""
+def open_bytes(spool: str | Path | Bytes) -> Bytes:
+    """Map the bytes of a spool, if it is a file and not in memory. It may be empty."""
+    if isinstance(spool, np.ndarray):
+        return spool
+    path = spool
     if Path(path).stat().st_size == 0:
         return np.zeros(0, np.uint8)
     with Path(path).open("rb") as file:

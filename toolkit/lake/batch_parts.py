@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -70,10 +70,9 @@ def read_part(part: Part, decode: str, delivery: Delivery | None = None) -> Iter
         delivery.require_same_code()
     module, _, name = decode.partition(":")
     function = getattr(import_module(module), name)
-    opened = delivery.fetched if delivery is not None else nullcontext
     for task in part.tasks:
-        with opened(task.path) as path:
-            yield from map(_conform, function(path, task))
+        spool = task.path if delivery is None else delivery.fetched(task.path, task.span[1])
+        yield from map(_conform, function(spool, task))
     for file in part.files:
         yield from map(_conform, read_file(file))
 

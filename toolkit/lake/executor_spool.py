@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from toolkit.decode.stream import open_bytes
 from toolkit.lake import storage
 from toolkit.lake.cluster import is_cluster, new_place, spool_folder
 from toolkit.lake.executors import Delivery, to_deliver
@@ -65,8 +65,7 @@ class _Copy(NamedTuple):
 
 
 def _write(properties: Mapping[str, str], copy: _Copy) -> None:
-    with Path(copy.path).open("rb") as source, to_deliver(copy.place, properties) as target:
-        first, stop = copy.span
-        source.seek(first)
-        while block := source.read(min(_COPIED, stop - source.tell())):
-            target.write(block)
+    data = open_bytes(copy.path)
+    with to_deliver(copy.place, properties) as target:
+        for first in range(*copy.span, _COPIED):
+            target.write(data[first : min(first + _COPIED, copy.span[1])])

@@ -5,22 +5,24 @@ Everything here runs in Spark's Python workers, which see no disk of the driver.
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
+from toolkit.decode.stream import Bytes
 from toolkit.lake import storage
 from toolkit.values.errors import LakeError
 from toolkit.values.installed_code import code_identity
 
-_COPIED = 4 << 20  # bytes at once
+_IN_MEMORY = 64 << 20  # bytes; a task of narrow rows has half of that
 _COMPRESSION = "zstd"
 
 
@@ -44,24 +46,30 @@ class Delivery:
                 " version on both"
             )
 
-    @contextmanager
-    def fetched(self, place: str) -> Iterator[str]:
-        """Copy a file of the store to the executor's disk for the block, and yield its path.
+    def fetched(self, place: str, size: int) -> Bytes:
+        """Return the `size` bytes that the driver delivered to `place`.
 
-        The copy has no name, so it ends with its process. Only the bytes in use are in memory.
+        Up to 64 MB are in memory. More are in a file on the executor's disk, which has no name and ends with its
+        process; only what is in use of it is in memory.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: they cannot be read, or are fewer or more.
         """
-        folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
-        with tempfile.TemporaryFile(dir=folder) as copy:
-            with (
-                storage.open_file(place, self.properties) as file,
-                pa.CompressedInputStream(file, _COMPRESSION) as plain,
-            ):
-                shutil.copyfileobj(plain, copy, _COPIED)
-            copy.flush()
-            yield f"/dev/fd/{copy.fileno()}"
+        data = np.empty(size, np.uint8) if size <= _IN_MEMORY else _on_disk(size)
+        with (
+            storage.open_file(place, self.properties) as file,
+            pa.CompressedInputStream(file, _COMPRESSION) as plain,
+        ):
+            if plain.readinto(data) != size or plain.read(1):
+                raise OSError(errno.EIO, f"has not {size} bytes", place)
+        return data
+
+
+def _on_disk(size: int) -> Bytes:
+    folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+    with tempfile.TemporaryFile(dir=folder) as file:
+        os.posix_fallocate(file.fileno(), 0, size)  # an error here: without room, the mapping would end the process
+        return np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)
 
 
 @contextmanager
@@ -81,9 +89,8 @@ def examine(delivery: Delivery, place: str, content: bytes) -> str | None:
     """Return what prevents this executor from reading the driver's file at `place`, or that its code differs."""
     try:
         delivery.require_same_code()
-        with delivery.fetched(place) as path, Path(path).open("rb") as file:
-            if file.read() != content:
-                return f"executor {socket.gethostname()} reads other bytes at {place} than the driver wrote"
+        if delivery.fetched(place, len(content)).tobytes() != content:
+            return f"executor {socket.gethostname()} reads other bytes at {place} than the driver wrote"
     except LakeError as error:
         return str(error)
     except OSError as error:
