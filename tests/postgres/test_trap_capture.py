@@ -338,3 +338,23 @@ def test_the_script_of_an_extension_is_captured(world: World) -> None:
         world.sql(f"copy (select) to program 'rm -r {folder}'")
     world.log.drain()
     assert "no longer captured by the change log" in world.stale().get("public.t", "")
+
+
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)  # the first that has them
+@pytest.mark.parametrize("identity", ["primary key (k, v without overlaps)", "unique (k, v without overlaps)"])
+def test_rows_are_found_by_a_key_without_overlaps(world: World, identity: str) -> None:
+    """Its index is one of exclusion, and says that it is unique."""
+    log = world.start(
+        f"create table t (k int4range not null, v daterange not null, x text, {identity})",
+        *(["alter table t replica identity using index t_k_v_key"] if "unique" in identity else []),
+        "insert into t values ('[1,2)', '[2026-01-01,2026-02-01)', 'a'), ('[1,2)', '[2026-02-01,2026-03-01)', 'b')",
+    )
+    world.sql(
+        "update t set x = 'c' where x = 'a'", "update t set v = '[2026-02-01,2026-04-01)' where x = 'b'",
+        "insert into t values ('[2,3)', '[2026-01-01,2026-02-01)', 'd'), ('[3,4)', '[2026-01-01,2026-02-01)', 'e')",
+        "delete from t where x = 'd'",
+        "alter table t add note int not null default 3", "update t set note = 4 where x = 'e'",
+    )  # fmt: skip
+    log.drain()
+    world.exact("t")
+    assert world.stale() == {}
