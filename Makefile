@@ -91,7 +91,7 @@ test-unit: $(STAMP) ## The tests that need neither PostgreSQL nor Spark
 	$(BIN)/python -m pytest -m unit $(PYTEST_ARGS)
 
 .PHONY: test-wide
-test-wide: $(STAMP) ## More types, traps and faults (an hour; CDC_TEST_BUDGET_SECONDS=1200 takes some by chance)
+test-wide: $(STAMP) ## More types, traps and faults (two hours; CDC_TEST_BUDGET_SECONDS=1200 takes some by chance)
 	$(BIN)/python -m pytest -m "wide and not long" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: test-long
