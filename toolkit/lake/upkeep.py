@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _MIN_FILES = 5  # the fewest small data files of one partition that are merged
 _MIN_MANIFESTS = 20  # an empty batch adds one manifest, and every reader opens all of them
 _BUILD = "cdc_build_"  # prefix of the branches on which builds merge; a killed build leaves its own
+_AT_ONCE = 8  # files that are deleted at a time
 _LISTED = "cdc_files"  # the temporary view of the files of a table's folder
 
 
@@ -59,8 +61,8 @@ def maintain_table(
     are older than `orphans` are what killed runs left behind.
 
     Raises:
-        LakeError: what was compacted cannot be forced to the disk, and nothing was removed; or an orphan cannot be
-            deleted.
+        LakeError: what was compacted cannot be forced to the disk, and nothing was removed; or a file that nothing
+            names any more cannot be deleted.
     """
     from py4j.protocol import Py4JJavaError
 
@@ -94,7 +96,7 @@ def maintain_table(
     held = _count(native.snapshots())
     # If a build committed before the compaction did, its table snapshot has to stay: only that one has its position.
     if applied.repeats_position(reads.metadata(access, table) or {}):
-        _expire(access, table, native, oldest)
+        _expire(jvm, access, table, native, oldest)
     removed = _remove_orphans(spark, access, table, str(native.location()).rstrip("/"), orphans)
     return Upkeep(
         table,
@@ -165,9 +167,43 @@ def _remove_refs(native: Any, tags: Collection[str], branches: Collection[str]) 
 
 
 @can_fail(Point.EXPIRE)
-def _expire(access: LakeAccess, table: str, native: Any, oldest: int) -> None:
-    native.expireSnapshots().expireOlderThan(oldest).retainLast(1).commit()
+def _expire(jvm: Any, access: LakeAccess, table: str, native: Any, oldest: int) -> None:
+    """Expire table snapshots, and delete the files that only they name.
+
+    Iceberg does not delete them: it would go on without a word where the store refuses that, or does not know the
+    request that deletes several objects.
+    """
+    unused = jvm.java.util.Vector()
+    native.expireSnapshots().expireOlderThan(oldest).retainLast(1).deleteWith(_adding_to(jvm, unused)).commit()
     _forced(access, table, native)
+    places = jvm.java.lang.String.join("\n", unused).split("\n") if unused else []
+    _delete(access, table, places, "is only of expired table snapshots")
+
+
+def _adding_to(jvm: Any, found: Any) -> Any:
+    """Return a function of Java that adds what it is given to a list."""
+    lang = jvm.java.lang
+    add = lang.invoke.MethodType.methodType(lang.Boolean.TYPE, lang.Class.forName("java.lang.Object"))
+    bound = lang.invoke.MethodHandles.publicLookup().bind(found, "add", add)
+    return lang.invoke.MethodHandleProxies.asInterfaceInstance(lang.Class.forName("java.util.function.Consumer"), bound)
+
+
+def _delete(access: LakeAccess, table: str, places: Sequence[str], what: str) -> None:
+    """Delete files that nothing needs, and say of which kind they are if one cannot be deleted."""
+    properties = storage.file_properties(access)
+
+    def delete(place: str) -> None:
+        try:
+            storage.delete(place, properties)
+        except OSError as error:
+            raise LakeError(
+                f"{table}: {place} {what} and cannot be removed: {' '.join(str(error).split())[:300]};"
+                " let this user delete files of the warehouse, and run `cdc maintain` again"
+            ) from error
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for _ in pool.map(delete, places):
+            pass
 
 
 @can_fail(Point.ORPHANS)
@@ -189,14 +225,7 @@ def _remove_orphans(spark: SparkSession, access: LakeAccess, table: str, folder:
         ).collect()
     finally:
         spark.catalog.dropTempView(_LISTED)
-    for (place,) in found:
-        try:
-            storage.delete(place, properties)
-        except OSError as error:
-            raise LakeError(
-                f"{table}: {place} is of a killed run and cannot be removed: {' '.join(str(error).split())[:300]};"
-                " let this user delete files of the warehouse, and run `cdc maintain` again"
-            ) from error
+    _delete(access, table, [place for (place,) in found], "is of a killed run")
     return len(found)
 
 
