@@ -177,7 +177,9 @@ def _expire(jvm: Any, access: LakeAccess, table: str, native: Any, oldest: int) 
     native.expireSnapshots().expireOlderThan(oldest).retainLast(1).deleteWith(_adding_to(jvm, unused)).commit()
     _forced(access, table, native)
     places = jvm.java.lang.String.join("\n", unused).split("\n") if unused else []
-    _delete(access, table, places, "is only of expired table snapshots")
+    # What is left is taken for a file of a killed run then, and not before: it could be one of a running build.
+    then = "run `cdc maintain` again in three days, or after `lake.keep_days` if that is longer"
+    _delete(access, table, places, "is only of expired table snapshots", then)
 
 
 def _adding_to(jvm: Any, found: Any) -> Any:
@@ -188,8 +190,12 @@ def _adding_to(jvm: Any, found: Any) -> Any:
     return lang.invoke.MethodHandleProxies.asInterfaceInstance(lang.Class.forName("java.util.function.Consumer"), bound)
 
 
-def _delete(access: LakeAccess, table: str, places: Sequence[str], what: str) -> None:
-    """Delete files that nothing needs, and say of which kind they are if one cannot be deleted."""
+def _delete(access: LakeAccess, table: str, places: Sequence[str], what: str, then: str) -> None:
+    """Delete files that nothing needs.
+
+    Raises:
+        LakeError: one of them cannot be deleted; `what` says what it is, and `then` what to do after that is corrected.
+    """
     properties = storage.file_properties(access)
 
     def delete(place: str) -> None:
@@ -198,7 +204,7 @@ def _delete(access: LakeAccess, table: str, places: Sequence[str], what: str) ->
         except OSError as error:
             raise LakeError(
                 f"{table}: {place} {what} and cannot be removed: {' '.join(str(error).split())[:300]};"
-                " let this user delete files of the warehouse, and run `cdc maintain` again"
+                f" let this user delete files of the warehouse, and {then}"
             ) from error
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -225,7 +231,7 @@ def _remove_orphans(spark: SparkSession, access: LakeAccess, table: str, folder:
         ).collect()
     finally:
         spark.catalog.dropTempView(_LISTED)
-    _delete(access, table, [place for (place,) in found], "is of a killed run")
+    _delete(access, table, [place for (place,) in found], "is of a killed run", "run `cdc maintain` again")
     return len(found)
 
 
