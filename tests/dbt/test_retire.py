@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +13,9 @@ from tests.dbt.test_models import check_current, check_history
 from tests.support_ledger import lake_of, ledger_of
 from toolkit.build import retired
 from toolkit.history import rows_at_lsn
-from toolkit.lake import proofs, reads
+from toolkit.lake import proofs, reads, storage
 from toolkit.ops import status_report
-from toolkit.values.errors import ConfigError
+from toolkit.values.errors import ConfigError, LakeError
 from toolkit.values.lsn import Lsn
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
@@ -73,7 +74,7 @@ def test_a_renamed_table_leaves_when_no_view_reads_it(built: Lake) -> None:
     assert status_report.dropped_tables(ledger_of(built.config)) == ()
 
 
-def test_what_follows_must_stand_before_the_old_one_leaves(built: Lake) -> None:
+def test_what_follows_must_stand_before_the_old_one_leaves(built: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source()
     renamed, gone = table(300, "t"), table(301, "gone")
     for one in (renamed, gone):
@@ -86,7 +87,17 @@ def test_what_follows_must_stand_before_the_old_one_leaves(built: Lake) -> None:
     source.schema(gone)
     source.commit()
     built.append(source)
+    location = str((reads.metadata(built.config.lake_access, "current.public__gone") or {})["location"])
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", lambda path, **_: (_ for _ in ()).throw(PermissionError(1, "no", str(path))))
+        # A table that the catalog does not know any more would keep its rows for ever, and no run would say so.
+        refused = r"^current\.public__gone: file:/\S+\.parquet is of a table to drop and cannot be removed: .*cdc build"
+        with pytest.raises(LakeError, match=refused):
+            retired.retire(built.config.lake_access, ledger_of(built.config))
+    assert built.spark.table("current.public__gone").count() == 2
+    assert storage.files_in(location, {})
     assert retired.retire(built.config.lake_access, ledger_of(built.config)) == ("current.public__gone",)
+    assert list(storage.files_in(location, {})) == []
     assert names(built) == {"current": {"public__t"}, "history": {"public__t", "public__gone"}}
     (dropped,) = status_report.dropped_tables(ledger_of(built.config))
     assert (dropped.table, dropped.lsn, dropped.history) == ("public.gone", source.end_lsn, None)

@@ -17,10 +17,10 @@ from toolkit.demo.server import EmbeddedServer
 from toolkit.values.resources import ROOT
 
 __all__ = ["store_servers"]
-pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
+pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if kind == "s3" else pytest.mark.wide) for kind in KINDS])
 def test_the_whole_path_in_a_store(
     kind: str, store_servers: Callable[[str], str], pg16: EmbeddedServer, tmp_path: Path
 ) -> None:

@@ -22,8 +22,11 @@ def retire(access: LakeAccess, ledger: Ledger) -> tuple[str, ...]:
     `published` shows the old one. The `history` of a table that was dropped at the source is kept under a name of its
     own, until the table is erased. Tables that no build of this generation has made are ignored. Return the names of
     the dropped tables.
+
+    Raises:
+        LakeError: a file of such a table cannot be deleted; the table is still there then.
     """
-    from toolkit.lake import reads, root_views, tables
+    from toolkit.lake import reads, removal, root_views
     from toolkit.lake.published_views import READ
     from toolkit.lake.session import own_session
 
@@ -57,7 +60,7 @@ def retire(access: LakeAccess, ledger: Ledger) -> tuple[str, ...]:
                     continue
                 left.append(f"{layer}.{quote_spark(name)}")
     for table in left:
-        tables.drop(own_session(access), table)
+        removal.drop(own_session(access), access, table)
         _log.info("table dropped", extra={"table": table})
     return tuple(table.replace("`", "") for table in left)
 

@@ -12,7 +12,6 @@ from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.table_layout import BATCH_WIDTH
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.values.errors import LakeError
-from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.locations import is_within
 from toolkit.values.names import quote_spark
 
@@ -134,12 +133,6 @@ def create_small(spark: SparkSession, name: str, columns: Mapping[str, str]) -> 
     shape = ", ".join(f"{quote_spark(column)} {kind}" for column, kind in columns.items())
     # pyiceberg writes the rows and cannot write format 3.
     spark.sql(f"CREATE TABLE {name} ({shape}) USING iceberg TBLPROPERTIES ('format-version' = '2')")
-
-
-@can_fail(Point.RETIRE)
-def drop(spark: SparkSession, table: str) -> None:
-    """Drop `namespace.table` with its files."""
-    spark.sql(f"DROP TABLE {table} PURGE")
 
 
 def require_writable(access: LakeAccess) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import applied, reads, storage
+from toolkit.lake import applied, reads, removal, storage
 from toolkit.lake.lake_catalog import force
 from toolkit.lake.pandas_on_demand import create_frame
 from toolkit.lake.proofs import PROVEN
-from toolkit.values.errors import CommitConflict, LakeError
+from toolkit.values.errors import CommitConflict
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.names import quote_spark
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 _MIN_FILES = 5  # the fewest small data files of one partition that are merged
 _MIN_MANIFESTS = 20  # an empty batch adds one manifest, and every reader opens all of them
 _BUILD = "cdc_build_"  # prefix of the branches on which builds merge; a killed build leaves its own
-_AT_ONCE = 8  # files that are deleted at a time
 _LISTED = "cdc_files"  # the temporary view of the files of a table's folder
 
 
@@ -168,57 +166,20 @@ def _remove_refs(native: Any, tags: Collection[str], branches: Collection[str]) 
 
 @can_fail(Point.EXPIRE)
 def _expire(jvm: Any, access: LakeAccess, table: str, native: Any, oldest: int) -> None:
-    """Expire table snapshots, and delete the files that only they name.
-
-    Iceberg does not delete them: it would go on without a word where the store refuses that, or does not know the
-    request that deletes several objects.
-    """
-    unused = jvm.java.util.Vector()
-    native.expireSnapshots().expireOlderThan(oldest).retainLast(1).deleteWith(_adding_to(jvm, unused)).commit()
+    unused = removal.Unused(jvm)
+    native.expireSnapshots().expireOlderThan(oldest).retainLast(1).deleteWith(unused.consumer).commit()
     _forced(access, table, native)
-    places = jvm.java.lang.String.join("\n", unused).split("\n") if unused else []
     # What is left is taken for a file of a killed run then, and not before: it could be one of a running build.
     then = "run `cdc maintain` again in three days, or after `lake.keep_days` if that is longer"
-    _delete(access, table, places, "is only of expired table snapshots", then)
-
-
-def _adding_to(jvm: Any, found: Any) -> Any:
-    """Return a function of Java that adds what it is given to a list."""
-    lang = jvm.java.lang
-    add = lang.invoke.MethodType.methodType(lang.Boolean.TYPE, lang.Class.forName("java.lang.Object"))
-    bound = lang.invoke.MethodHandles.publicLookup().bind(found, "add", add)
-    return lang.invoke.MethodHandleProxies.asInterfaceInstance(lang.Class.forName("java.util.function.Consumer"), bound)
-
-
-def _delete(access: LakeAccess, table: str, places: Sequence[str], what: str, then: str) -> None:
-    """Delete files that nothing needs.
-
-    Raises:
-        LakeError: one of them cannot be deleted; `what` says what it is, and `then` what to do after that is corrected.
-    """
-    properties = storage.file_properties(access)
-
-    def delete(place: str) -> None:
-        try:
-            storage.delete(place, properties)
-        except OSError as error:
-            raise LakeError(
-                f"{table}: {place} {what} and cannot be removed: {' '.join(str(error).split())[:300]};"
-                f" let this user delete files of the warehouse, and {then}"
-            ) from error
-
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for _ in pool.map(delete, places):
-            pass
+    removal.delete(access, table, unused.places(), "is only of expired table snapshots", then)
 
 
 @can_fail(Point.ORPHANS)
 def _remove_orphans(spark: SparkSession, access: LakeAccess, table: str, folder: str, before: datetime) -> int:
     """Delete the files of the table's folder that are older than `before` and that nothing names; give their number.
 
-    Iceberg's procedure finds them. It does not delete them, because it would count a file as removed although the store
-    or the disk refused; nor does it list the folder, because Hadoop has no client of a store, and Iceberg's own for
-    Azure lists objects by other names than those that tables have.
+    Iceberg's procedure finds them. It does not list the folder, because Hadoop has no client of a store, and Iceberg's
+    own for Azure lists objects by other names than those that tables have.
     """
     properties = storage.file_properties(access)
     old = [(place,) for place, written in storage.files_in(folder, properties) if _is_shown(place) and written < before]
@@ -231,7 +192,7 @@ def _remove_orphans(spark: SparkSession, access: LakeAccess, table: str, folder:
         ).collect()
     finally:
         spark.catalog.dropTempView(_LISTED)
-    _delete(access, table, [place for (place,) in found], "is of a killed run", "run `cdc maintain` again")
+    removal.delete(access, table, [place for (place,) in found], "is of a killed run", "run `cdc maintain` again")
     return len(found)
 
 
