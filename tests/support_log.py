@@ -115,7 +115,9 @@ class Log:
 
     def drain(self, *, upto: Lsn | None = None, cut: slot.Cut | None = None, batch_changes: int = 10**9) -> Lsn:
         """Drain as `cdc drain` does, and give the LSN that the log is complete to."""
-        sizes = self.config.drain.model_copy(update={"batch_changes": batch_changes})
+        # A peek holds a few batches, so that a drain of small ones takes several peeks, and reads the next one ahead.
+        most = min(4 * batch_changes, self.config.drain.max_changes)
+        sizes = self.config.drain.model_copy(update={"batch_changes": batch_changes, "max_changes": most})
         config = self.config.model_copy(update={"drain": sizes})
         if upto is None and cut is None:
             # As on a server in use, there is WAL after the last drain; without it a drain has nothing to compare.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
 from toolkit.capture.same_history import ADVICE, followed, prove, require_same_history, without_beacon
 from toolkit.decode.ddl_message import BEACON_PREFIX
 from toolkit.rawlog.event import Kind, Origin, StreamMessage, read_message
-from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError, ServerFull
+from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError, ServerFull, SlotError
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.visibility import Visibility
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from toolkit.rawlog.batch import BatchRecord, SourceIdentity
     from toolkit.rawlog.store import RawLog
     from toolkit.source.opened import Source
+    from toolkit.source.read_ahead import ReadAhead
     from toolkit.source.slot import Cut, SlotState
     from toolkit.values.capture_rules import CaptureRules
     from toolkit.values.source_access import SourceAccess
@@ -102,8 +104,8 @@ def drain(
             )
         if target <= last.complete_to:
             return DrainResult(0, 0, last.complete_to, last.complete_to)
-        reader = _SlotReader(source, conn, log, identity, seen, target, max_changes, proven=proven)
-        result = run(source, log, ledger, LogEnd.of(last, versions), reader, seen)
+        with closing(_SlotReader(source, conn, log, identity, seen, target, max_changes, proven=proven)) as reader:
+            result = run(source, log, ledger, LogEnd.of(last, versions), reader, seen)
         if source.rules.uses_change_log and seen is not None and result.committed_lsn >= seen.upto:
             if seen.log_is_read:
                 change_log.purge(conn, seen.snapshot)
@@ -179,6 +181,7 @@ class _SlotReader:
         self.signed = signatures.verifier(conn)
         self.left, self.most, self.more = max_changes, source.drain.max_changes, 1
         self.streams = False  # a peek found no room: stream until the end of the drain
+        self.ahead: ReadAhead | None = None  # reads what follows the batches that are being committed
         self.proven = proven
         self.found_in: Lsn | None = None  # end of the batch with the beacon
         self.facts: dict[str, Any] = {}
@@ -192,13 +195,12 @@ class _SlotReader:
 
     def read(self, end: LogEnd, directory: Path) -> Sequence[ReadBatch]:
         """Peek or stream once, and plan the batches that were read."""
-        from toolkit.source import peek
+        from toolkit.source import read_ahead
 
-        size = self.more * (self.most if self.left is None else min(self.left, self.most))
         started = time.monotonic()
-        read = peek.stream if self.streams else peek.peek
+        size = self.more * self._most()
         try:
-            spool = read(self.conn, self.source.config, upto=self.target, max_changes=size, directory=directory)
+            spool = self._spool(size, directory)
         except ServerFull:
             if self.streams:
                 raise
@@ -214,10 +216,35 @@ class _SlotReader:
         # Messages outside of transactions count too, and may be all that was read.
         self.more = 1 if plan.batches else self.more * 2
         if plan.batches:
+            self._require_new(plan, end.last)
             self._find_beacon(plan, end.last)
             if self.left is not None:
                 self.left -= len(spool)
+            if not (spool.complete or self.streams or self._most() <= 0):
+                self.ahead = read_ahead.ReadAhead(
+                    self.source.config, after=Lsn(plan.batches[-1].complete_to), upto=self.target,
+                    max_changes=self._most(), spool_dir=self.source.spool_dir,
+                )  # fmt: skip
         return [_read(batch) for batch in plan.batches]
+
+    def _most(self) -> int:
+        return self.most if self.left is None else min(self.left, self.most)
+
+    def _spool(self, size: int, directory: Path) -> Spool:
+        """Take what was read ahead, or else read the slot itself."""
+        from toolkit.source import peek
+
+        ahead, self.ahead = self.ahead, None
+        found = None if ahead is None else ahead.take(directory)
+        if found is not None:
+            return found
+        read = peek.stream if self.streams else peek.peek
+        return read(self.conn, self.source.config, upto=self.target, max_changes=size, directory=directory)
+
+    def close(self) -> None:
+        """End what is being read ahead."""
+        if self.ahead is not None:
+            self.ahead.close()
 
     def compares(self, batch: ReadBatch) -> bool:
         return self.seen is not None and batch.complete_to >= max(self.target, self.seen.upto)
@@ -248,6 +275,15 @@ class _SlotReader:
             known_good=lambda relid: drift.known_good(reading(), end.last, relid),
         )  # fmt: skip
         return planner.plan(spool, context=context)
+
+    def _require_new(self, plan: Plan, last: BatchRecord) -> None:
+        """Refuse a transaction that the log has: the slot, or its copy, is not where it was moved to."""
+        first = next(iter(plan.batches[0].stream.end_lsns.tolist()), None)
+        if first is not None and first <= last.complete_to:
+            raise SlotError(
+                f"reading slot {self.source.config.slot!r}: it sent the transaction again that ends at {Lsn(first)},"
+                f" and the log is complete to {last.complete_to}; run it again"
+            )
 
     def _find_beacon(self, plan: Plan, last: BatchRecord) -> None:
         """Require the beacon of the ledger in what was read, or after it; without it the history is another one."""

@@ -212,7 +212,7 @@ def create_slot(source: SourceConfig, name: str | None = None, *, cut_seconds: f
             message names their pids.
     """
     kind = "" if name else "TEMPORARY "
-    name = name or f"{source.slot[:40]}_{os.getpid()}_{secrets.token_hex(4)}"
+    name = name or _temporary_name(source.slot)
     statement = f"CREATE_REPLICATION_SLOT {quote_postgres(name)} {kind}LOGICAL {PLUGIN} (SNAPSHOT 'export')"
     with connect(source, replication=True) as session:
         milliseconds = int(cut_seconds * 1000)
@@ -237,6 +237,24 @@ def create_slot(source: SourceConfig, name: str | None = None, *, cut_seconds: f
         assert row is not None
         # The snapshot lasts until the next command on this session, so none is sent.
         yield Cut(lsn=Lsn.parse(row[1]), snapshot_name=row[2], slot=name, server=server)
+
+
+def copy_slot(conn: Connection, name: str) -> str:
+    """Make a copy of a slot that ends with this session, and return its name, which no other process uses.
+
+    Raises:
+        SlotError: no slot is free, or the slot cannot be copied.
+    """
+    copy = _temporary_name(name)
+    try:
+        conn.execute("select pg_catalog.pg_copy_logical_replication_slot(%s, %s, true)", [name, copy])
+    except psycopg.Error as error:
+        raise SlotError(f"copying slot {name!r}: {one_line(error)}; run `cdc doctor`") from None
+    return copy
+
+
+def _temporary_name(name: str) -> str:
+    return f"{name[:40]}_{os.getpid()}_{secrets.token_hex(4)}"
 
 
 @can_fail(Point.SLOT)
