@@ -18,18 +18,19 @@ from psycopg.conninfo import conninfo_to_dict
 from tests import commands
 from tests.postgres.test_snapshot_log import sql
 from tests.support_lake import plain_lake
-from tests.support_ledger import ledger_of
+from tests.support_ledger import lake_of, ledger_of
 from tests.support_postgres import reading_beside
 from tests.support_remedies import pasted
 from toolkit.api import Toolkit
 from toolkit.cli import frame, main
 from toolkit.decode.messages import parse
+from toolkit.history import rows_at_lsn
 from toolkit.lake import java, published_tables
 from toolkit.lake.lease import hold_lease
 from toolkit.source import bare_server, connection, locks, peek, row_lines, slot, snapshot_rows
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
-from toolkit.values.errors import CdcError
+from toolkit.values.errors import CdcError, UnknownTable
 from toolkit.values.row_line import comparison
 from toolkit.values.table import TableVersion
 
@@ -346,3 +347,15 @@ def test_an_error_names_thing_found_and_remedy_and_the_remedy_works(scene: Scene
     assert commands, f"{text}: names nothing to run"
     _paste(scene, commands[0])
     case.act(scene)
+
+
+def test_rows_of_a_table_that_was_never_captured_name_the_remedy(source: Config, plain_lake: Config) -> None:
+    """It said to build the table at an LSN at which there was nothing to build."""
+    config = source.model_copy(update={"root": plain_lake.root})
+    sql(config, "create table public.t (id int primary key)")
+    commands.init(config)
+    sql(config, "create table public.late (id int primary key)", "create schema other", "create table other.z (n int)")
+    commands.drain(config)
+    for name, key in (("public.late", None), ("public.late", {"id": "1"}), ("other.z", None)):
+        with pytest.raises(UnknownTable, match=rf"rows of {name}: it was never captured; `cdc status` says why"):
+            rows_at_lsn.rows(lake_of(config), name, key=key)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from toolkit.history.versions import resolve
 from toolkit.lake import proofs, row_versions
 from toolkit.lake.proofs import differing_tables
-from toolkit.rawlog.states import State, erased_to, live_tables, states_at, verdicts
-from toolkit.values.errors import ConfigError, NotProven
+from toolkit.rawlog.states import State, copied, erased_to, live_tables, states_at, verdicts
+from toolkit.values.errors import ConfigError, NotProven, UnknownTable
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import nearest
@@ -118,6 +118,11 @@ def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | 
     if reads.metadata_location(lake.access, relation) is None:
         if version.dropped and erased_to(lake.ledger, version.relid, Lsn(0)) is not None:
             raise ConfigError(f"{doing}: it was dropped at {last.end_lsn} and is erased; nothing of it is left to read")
+        if not builds and version.relid not in copied(lake.ledger):
+            raise UnknownTable(
+                f"{doing}: it was never captured; `cdc status` says why, and `cdc init` captures the tables that"
+                " [source] tables names"
+            )
         raise ConfigError(f"{doing}: {relation} is not built; run `{way}`")
     if reads.properties(lake.access, relation).get("cdc.relid", str(version.relid)) != str(version.relid):
         raise ConfigError(f"{doing}: {relation} is of another table, which has or had its name; run `{way}`")
