@@ -95,7 +95,12 @@ def test_what_follows_must_stand_before_the_old_one_leaves(built: Lake, monkeypa
         with pytest.raises(LakeError, match=refused):
             retired.retire(built.config.lake_access, ledger_of(built.config))
     assert built.spark.table("current.public__gone").count() == 2
-    assert storage.files_in(location, {})
+    (lost,) = Path(location.removeprefix("file:")).rglob("snap-*.avro")
+    lost.rename(lost.with_suffix(".away"))
+    damaged = rf"^current\.public__gone is to be dropped, and its files cannot be listed: .*{lost.name}; run DROP TABLE"
+    with pytest.raises(LakeError, match=damaged):
+        retired.retire(built.config.lake_access, ledger_of(built.config))
+    lost.with_suffix(".away").rename(lost)
     assert retired.retire(built.config.lake_access, ledger_of(built.config)) == ("current.public__gone",)
     assert list(storage.files_in(location, {})) == []
     assert names(built) == {"current": {"public__t"}, "history": {"public__t", "public__gone"}}

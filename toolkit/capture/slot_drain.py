@@ -278,10 +278,10 @@ class _SlotReader:
 
     def _require_new(self, plan: Plan, last: BatchRecord) -> None:
         """Refuse a transaction that the log has: the slot, or its copy, is not where it was moved to."""
-        first = next(iter(plan.batches[0].stream.end_lsns.tolist()), None)
-        if first is not None and first <= last.complete_to:
+        ends = plan.batches[0].stream.end_lsns
+        if len(ends) and int(ends[0]) <= last.complete_to:
             raise SlotError(
-                f"reading slot {self.source.config.slot!r}: it sent the transaction again that ends at {Lsn(first)},"
+                f"reading slot {self.source.config.slot!r}: it sent the transaction again that ends at {Lsn(ends[0])},"
                 f" and the log is complete to {last.complete_to}; run it again"
             )
 

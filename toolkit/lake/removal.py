@@ -72,19 +72,28 @@ def drop(spark: SparkSession, access: LakeAccess, table: str) -> None:
     build drops it.
 
     Raises:
-        LakeError: a file cannot be deleted.
+        LakeError: a file cannot be deleted, or the table is damaged so that its files are not known.
     """
+    from py4j.protocol import Py4JJavaError
+
     jvm: Any = spark._jvm
+    shown = table.replace("`", "")
     name = f"{quote_spark(access.lake.catalog)}.{table}"
     native = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
     actions = jvm.org.apache.iceberg.spark.actions.SparkActions.get(spark._jsparkSession)
     unused = Unused(jvm)
     reachable = actions.deleteReachableFiles(native.operations().current().metadataFileLocation())
-    reachable.io(native.io()).deleteWith(unused.consumer).execute()
+    try:
+        reachable.io(native.io()).deleteWith(unused.consumer).execute()
+    except Py4JJavaError as error:
+        cause = str(error.java_exception.getMessage()).partition("\n")[0]
+        raise LakeError(
+            f"{shown} is to be dropped, and its files cannot be listed: {cause}; run DROP TABLE {name} in Spark, and"
+            f" delete its folder {native.location()}"
+        ) from None
     places = unused.places()
     metadata = [place for place in places if place.endswith(_METADATA)]
     rows = [place for place in places if not place.endswith(_METADATA)]
-    shown = table.replace("`", "")
     delete(access, shown, rows, "is of a table to drop", "run `cdc build` again")
     spark.sql(f"DROP TABLE {name}")
     delete(access, shown, metadata, "is of a dropped table", "delete it by hand")
