@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import psycopg
 import pytest
@@ -101,6 +102,42 @@ def test_trap_051_052_replica_identity(source: Config, conn: Connection, ddl: st
     )
     conn.execute(f"alter table {name} replica identity full")
     require(conn, source.capture_rules, ddl=source.ddl)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "published", "by_key", "whole"),
+    [
+        ("a int primary key, b text", "public.x where (a > 1 and a < 9)", None, None),
+        ("a int primary key, b text, c int", "public.x where (a > 1 and b <> 'x')", "by a row filter on b", None),
+        ("a int primary key, b text", "public.x (a)", None, "with the columns a and replica identity full"),
+        (
+            "a int, b text, c int, primary key (a, c)",
+            "public.x (b, c)",
+            "without a",
+            "with the columns b, c and",
+        ),
+        (
+            "a int primary key, b int, c int",
+            "public.x (a) where (b = c)",
+            "by a row filter on b, c",
+            "with the columns a and",
+        ),
+    ],
+)
+def test_a_publication_that_makes_writes_fail_is_found(
+    source: Config, conn: Connection, ddl: str, published: str, by_key: str | None, whole: str | None
+) -> None:
+    """What the server refuses, and only that."""
+    config = _changed(source, publication="others")
+    conn.execute(f"create table public.x ({ddl})".encode())
+    conn.execute(f"create publication others for table {published}".encode())
+    for identity, found in (("default", by_key), ("full", whole)):
+        conn.execute(f"alter table public.x replica identity {identity}".encode())
+        said = [f for f in preflight(conn, config.capture_rules, ddl=config.ddl) if "UPDATE and DELETE fail" in f.found]
+        assert [f.what for f in said] == (["table public.x"] if found else [])
+        assert all(f.found.startswith(f"is in publication 'others' {found}") for f in said)
+        with pytest.raises(psycopg.errors.InvalidColumnReference) if found else nullcontext():
+            conn.execute("update public.x set a = 1")
 
 
 def test_trap_040_what_is_not_in_the_wal(source: Config, conn: Connection) -> None:

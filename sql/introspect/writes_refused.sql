@@ -1,0 +1,37 @@
+-- Published tables of which the server refuses UPDATE and DELETE: their publication needs a column that identifies no row.
+-- "filter" names the columns of the row filter that the old image does not have, "list" those of the replica identity
+-- that the column list leaves out. Beside REPLICA IDENTITY FULL every list is refused: "whole" names its columns.
+select n.nspname as schema, c.relname as name, p.pubname as publication, f.what, f.columns
+from pg_catalog.pg_publication as p
+join pg_catalog.pg_publication_rel as r on r.prpubid = p.oid
+join pg_catalog.pg_class as c on c.oid = r.prrelid and c.relkind = 'r'
+join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+cross join lateral (
+  select coalesce(pg_catalog.array_agg(k.attnum), '{}') as attnums
+  from pg_catalog.pg_index as i
+  cross join lateral pg_catalog.unnest(i.indkey::int2[]) as k (attnum)
+  where i.indrelid = c.oid and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident end
+) as identity
+cross join lateral (
+  select
+    'filter' as what,
+    (
+      select pg_catalog.array_agg(distinct a.attname::text)
+      from pg_catalog.regexp_matches(r.prqual::text, ':varattno (\d+)', 'g') as v (found)
+      join pg_catalog.pg_attribute as a on a.attrelid = c.oid and a.attnum = v.found[1]::int2
+      where c.relreplident <> 'f' and a.attnum <> all (identity.attnums)
+    ) as columns
+  union all
+  select
+    case c.relreplident when 'f' then 'whole' else 'list' end,
+    (
+      select pg_catalog.array_agg(a.attname::text order by a.attnum)
+      from pg_catalog.pg_attribute as a
+      where a.attrelid = c.oid and case c.relreplident
+        when 'f' then a.attnum = any (r.prattrs::int2[])
+        else a.attnum = any (identity.attnums) and a.attnum <> all (r.prattrs::int2[])
+      end
+    )
+) as f
+where p.pubname = any (%(publications)s) and (p.pubupdate or p.pubdelete) and f.columns is not null
+order by n.nspname, c.relname, p.pubname, f.what
