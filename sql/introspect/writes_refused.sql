@@ -1,6 +1,6 @@
--- Published tables of which the server refuses UPDATE and DELETE: their publication needs a column that identifies no row.
--- "filter" names the columns of the row filter that the old image does not have, "list" those of the replica identity
--- that the column list leaves out. Beside REPLICA IDENTITY FULL every list is refused: "whole" names its columns.
+-- Published tables of which the server refuses UPDATE and DELETE, and why. "filter": the row filter uses these columns,
+-- which are not of the replica identity. "list": the column list lacks these columns of the replica identity. "whole": the
+-- column list names these columns, and beside REPLICA IDENTITY FULL the server accepts no list.
 select n.nspname as schema, c.relname as name, p.pubname as publication, f.what, f.columns
 from pg_catalog.pg_publication as p
 join pg_catalog.pg_publication_rel as r on r.prpubid = p.oid
@@ -9,8 +9,9 @@ join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
 cross join lateral (
   select coalesce(pg_catalog.array_agg(k.attnum), '{}') as attnums
   from pg_catalog.pg_index as i
-  cross join lateral pg_catalog.unnest(i.indkey::int2[]) as k (attnum)
-  where i.indrelid = c.oid and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident end
+  cross join lateral pg_catalog.unnest(i.indkey::int2[]) with ordinality as k (attnum, place)
+  where i.indrelid = c.oid and k.place <= i.indnkeyatts -- INCLUDE columns follow, and identify nothing
+    and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident end
 ) as identity
 cross join lateral (
   select

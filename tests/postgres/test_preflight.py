@@ -110,6 +110,8 @@ def test_trap_051_052_replica_identity(source: Config, conn: Connection, ddl: st
         ("a int primary key, b text", "public.x where (a > 1 and a < 9)", None, None),
         ("a int primary key, b text, c int", "public.x where (a > 1 and b <> 'x')", "by a row filter on b", None),
         ("a int primary key, b text", "public.x (a)", None, "with the columns a and replica identity full"),
+        ("a int, b int, primary key (a) include (b)", "public.x where (b = 1)", "by a row filter on b", None),
+        ("a int, b int, primary key (a) include (b)", "public.x (a)", None, "with the columns a and"),
         (
             "a int, b text, c int, primary key (a, c)",
             "public.x (b, c)",
