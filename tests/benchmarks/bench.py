@@ -57,23 +57,25 @@ def main() -> None:
     parser.add_argument("--changes", type=int, default=1_000_000, help="row changes of W1 (default: a million)")
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the snapshot (default: two million)")
     parser.add_argument("--parity-rows", type=int, default=1_000_000, help="rows of W1's shape that a check compares")
+    parser.add_argument("--max-changes", type=int, default=2_000_000, help="messages of a peek (default: two million)")
     parser.add_argument("--postgres", type=int, default=16, choices=(16, 18))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name, EmbeddedServer(None, arguments.postgres) as server:
         try:
             changes = arguments.changes // _CHANGES_PER_TRANSACTION
-            _bench(Path(name), server, changes, arguments.parity_rows, arguments.rows)
+            _bench(Path(name), server, changes, arguments.max_changes, arguments.parity_rows, arguments.rows)
         finally:
             from toolkit.lake import session
 
             session.stop_session()
 
 
-def _bench(folder: Path, server: EmbeddedServer, transactions: int, parity_rows: int, rows_wanted: int) -> None:
+def _bench(
+    folder: Path, server: EmbeddedServer, transactions: int, most: int, parity_rows: int, rows_wanted: int
+) -> None:
     file = folder / "cdc.toml"
     file.write_text(
-        f'[source]\nconninfo = {json.dumps(server.conninfo())}\ntables = ["public.*"]\n'
-        "[drain]\nmax_changes = 2_000_000\n",
+        f'[source]\nconninfo = {json.dumps(server.conninfo())}\ntables = ["public.*"]\n[drain]\nmax_changes = {most}\n',
         encoding="utf-8",
     )
     config = configuration.load(str(file))

@@ -45,7 +45,7 @@ def main(file: str) -> None:
     lines = b"".join(path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK))
     assert b"SparkSubmit" in lines
     assert [value for value in json.loads(os.environ["CDC_TEST_SECRETS"]) if value.encode() in lines] == []
-    # A store that cannot delete several objects in one request says so, and Iceberg would say nothing of it.
+    # Iceberg's own deletion leaves these files without an error where a store refuses to delete several in one request.
     properties = storage.file_properties(config.lake_access)
     history = f"{config.lake_access.warehouse}/history"
     assert any("__gone" in name for name in storage.names(history, properties))

@@ -1,7 +1,7 @@
-"""Delete files of the lake that nothing needs any more, and name the one that a store or disk does not let go.
+"""Delete files of the lake that nothing needs any more, and name the one that cannot be deleted.
 
-Iceberg only finds them. It does not delete them, because it would go on without a word where the store refuses that, or
-does not know the request that deletes several objects.
+Iceberg only finds them. Its own deletion reports no error where the store refuses it, or does not know the request that
+deletes several objects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
 
 _AT_ONCE = 8  # files that are deleted at a time
-_METADATA = (".avro", ".json", ".text")  # how the names of files end that Iceberg lists the files with rows by
+_METADATA = (".avro", ".json", ".text")  # endings of the files from which Iceberg knows the files with rows
 
 
 class Unused:
@@ -68,7 +68,7 @@ def delete(access: LakeAccess, table: str, places: Sequence[str], what: str, the
 def drop(spark: SparkSession, access: LakeAccess, table: str) -> None:
     """Drop `namespace.table` with its files.
 
-    Rows go first: a table that a store or a kill has left with some of them is still in the catalog then, and the next
+    Files with rows are deleted first. If that is refused or killed, the table is still in the catalog, and the next
     build drops it.
 
     Raises:
@@ -81,7 +81,7 @@ def drop(spark: SparkSession, access: LakeAccess, table: str) -> None:
     name = f"{quote_spark(access.lake.catalog)}.{table}"
     native = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
     actions = jvm.org.apache.iceberg.spark.actions.SparkActions.get(spark._jsparkSession)
-    unused = Unused(jvm)
+    unused, location = Unused(jvm), native.location()
     reachable = actions.deleteReachableFiles(native.operations().current().metadataFileLocation())
     try:
         reachable.io(native.io()).deleteWith(unused.consumer).execute()
@@ -89,11 +89,11 @@ def drop(spark: SparkSession, access: LakeAccess, table: str) -> None:
         cause = str(error.java_exception.getMessage()).partition("\n")[0]
         raise LakeError(
             f"{shown} is to be dropped, and its files cannot be listed: {cause}; run DROP TABLE {name} in Spark, and"
-            f" delete its folder {native.location()}"
+            f" delete its folder {location}"
         ) from None
     places = unused.places()
     metadata = [place for place in places if place.endswith(_METADATA)]
     rows = [place for place in places if not place.endswith(_METADATA)]
     delete(access, shown, rows, "is of a table to drop", "run `cdc build` again")
     spark.sql(f"DROP TABLE {name}")
-    delete(access, shown, metadata, "is of a dropped table", "delete it by hand")
+    delete(access, shown, metadata, "is of a dropped table", f"delete what is left of {location} by hand")

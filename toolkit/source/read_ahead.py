@@ -44,8 +44,8 @@ class ReadAhead:
     def take(self, directory: Path) -> Spool | None:
         """Wait for the spool, and move it to `directory`.
 
-        None if it could not be read: no slot was free, the server had no room, or whatever a peek at the slot itself
-        will say.
+        None if it could not be read: no slot was free, the server had no room, or an error that reading the slot itself
+        will name.
         """
         try:
             spool = self._peek.result()
