@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from toolkit.lake import reads, upkeep
 from toolkit.lake.applied import applied, behind, commits
 from toolkit.lake.lake_catalog import force
 from toolkit.rawlog import states
+from toolkit.values.errors import LakeError
 from toolkit.values.lake_access import LakeAccess
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark, pytest.mark.wide]
@@ -61,6 +63,30 @@ def test_builds_go_on_from_where_they_were(built: Lake, seed: int) -> None:
     made = actions(built.build(select=["current"]))
     assert "merge" in made.values(), made
     check_current(built, source, tables)
+
+
+def test_a_table_that_lost_a_file_is_mended_as_maintain_says(built: Lake) -> None:
+    source, table = Source(), keyed_table(100)
+    source.baseline(table, first=True)
+    source.begin()
+    source.insert(table, {1: "1", 2: "p", 3: "b", 4: None, 5: None})
+    source.commit()
+    built.append(source)
+    built.build()
+    for layer in ("current", "history"):
+        location = str((reads.metadata(built.config.lake_access, f"{layer}.public__t100") or {})["location"])
+        (lost,) = Path(location.removeprefix("file:")).rglob("*.parquet")
+        lost.unlink()
+    said = (
+        r"^these tables could not be maintained: current\.public__t100, history\.public__t100; the first: .*`cdc build"
+    )
+    with pytest.raises(LakeError, match=said) as found:
+        commands.maintain(built.config)
+    advised = str(found.value).partition("`cdc build -- ")[2].rstrip("`").split()
+    built.build(dbt_args=advised)
+    assert {one.skipped for one in commands.maintain(built.config)} == {None}
+    check_current(built, source, [table])
+    check_history(built, source, table)
 
 
 def test_a_build_during_the_compaction_is_not_repeated(built: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,50 @@ def test_an_orphan_counts_as_removed_when_it_is_gone(
     assert gone >= {str(stray), str(hadoop_s)} and fresh.exists()
 
 
+def test_a_damaged_table_does_not_keep_the_others_from_upkeep(spark: SparkSession, lake: Config) -> None:
+    """`cdc maintain` stopped at the first one, and what follows it grew until somebody had mended that table."""
+    ledger_of(lake).append_empty(batch_record(1))
+    spark.sql("create namespace if not exists history")
+    for name in "abcdef":
+        spark.sql(f"create table history.{name} as select 1 as n")
+        spark.sql(f"insert into history.{name} select 2")
+
+    def files(name: str) -> list[Path]:
+        place = str((reads.metadata(lake.lake_access, f"history.{name}") or {})["location"]).removeprefix("file:")
+        return sorted(Path(place).rglob("*.parquet"), key=lambda file: file.stat().st_mtime)
+
+    def snapshots() -> list[int]:
+        return [len((reads.metadata(lake.lake_access, f"history.{name}") or {})["snapshots"]) for name in "abcdef"]
+
+    (*_, lost) = files("b")
+    lost.rename(lost.with_suffix(".away"))
+    missing = (
+        rf"^forcing the files of history\.b to the disk: {lost} No such file or directory; correct the disk, or build"
+        r" the table again: `cdc build -- --full-refresh --select current__b history__b`$"
+    )
+    with pytest.raises(LakeError, match=missing):
+        commands.maintain(_at_once(lake))
+    assert snapshots() == [1, 2, 1, 1, 1, 1]
+    lost.with_suffix(".away").rename(lost)
+    for number in range(3, 6):
+        spark.sql(f"insert into history.b select {number}")
+    older = files("b")[0]
+    older.unlink()
+    with pytest.raises(LakeError, match=rf"^history\.b cannot be maintained: .*{older.name}.*; correct the disk, or"):
+        commands.maintain(_at_once(lake))
+
+    spark.sql("insert into history.f select 3")
+    for name in "cd":
+        files(name)[-1].unlink()
+    several = (
+        r"^these tables could not be maintained: history\.b, history\.c, history\.d, and 4 more were not tried;"
+        r" the first: history\.b cannot be maintained"
+    )
+    with pytest.raises(LakeError, match=several):  # a store that refuses everything is not asked a thousand times
+        commands.maintain(_at_once(lake))
+    assert snapshots()[-1] == 2
+
+
 @pytest.mark.parametrize("full", [False, True], ids=["a good disk", "a disk that refuses"])
 def test_trap_012_what_compaction_made_is_on_the_disk_before_the_old_files_go(
     spark: SparkSession, lake: Config, monkeypatch: pytest.MonkeyPatch, full: bool

@@ -54,15 +54,26 @@ def sync_files(
     Raises:
         LakeError: as `sync_table`.
     """
-    advice = "the slot was not moved; correct the disk and run `cdc doctor`"
     try:
         storage.force(files, access.warehouse, properties)
     except OSError as error:
-        raise LakeError(f"forcing the files of {name} to the disk: {storage.in_words(error)}; {advice}") from None
+        found = storage.in_words(error)
     except Exception as error:  # what half an Avro file raises depends on where it ends
-        raise LakeError(
-            f"forcing the files of {name} to the disk: a manifest is damaged: {type(error).__name__}: {error}; {advice}"
-        ) from None
+        found = f"a manifest is damaged: {type(error).__name__}: {error}"
+    else:
+        return
+    raise LakeError(f"forcing the files of {name} to the disk: {found}; {remedy(access, name)}")
+
+
+def remedy(access: LakeAccess, name: str) -> str:
+    """Return what to do about a table, `namespace.table`, of which a file is missing or damaged."""
+    namespace, _, table = name.partition(".")
+    if name == access.names.events:
+        return "the slot was not moved; correct the disk and run `cdc doctor`"
+    if namespace in (access.names.current, access.names.history):
+        built = f"cdc build -- --full-refresh --select current__{table} history__{table}"
+        return f"correct the disk, or build the table again: `{built}`"
+    return "correct the disk, or restore the file"
 
 
 def _written(io: FileIO, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, int | None]]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import applied, reads, removal, storage
+from toolkit.lake import applied, durable, reads, removal, storage
 from toolkit.lake.lake_catalog import force
 from toolkit.lake.pandas_on_demand import create_frame
 from toolkit.lake.proofs import PROVEN
-from toolkit.values.errors import CommitConflict
+from toolkit.values.errors import CommitConflict, LakeError
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.names import quote_spark
 
@@ -59,9 +59,27 @@ def maintain_table(
     are older than `orphans` are what killed runs left behind.
 
     Raises:
-        LakeError: what was compacted cannot be forced to the disk, and nothing was removed; or a file that nothing
-            names any more cannot be deleted.
+        LakeError: a file of the table is missing or damaged; or what was compacted cannot be forced to the disk, and
+            nothing was removed; or a file that nothing names any more cannot be deleted.
     """
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        return _maintained(spark, access, table, keep_tags=keep_tags, since=since, orphans=orphans)
+    except Py4JJavaError as error:
+        cause = str(error.java_exception.toString()).partition("\n")[0]
+        raise LakeError(f"{table} cannot be maintained: {cause}; {durable.remedy(access, table)}") from None
+
+
+def _maintained(
+    spark: SparkSession,
+    access: LakeAccess,
+    table: str,
+    *,
+    keep_tags: Collection[str],
+    since: datetime,
+    orphans: datetime,
+) -> Upkeep:
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm

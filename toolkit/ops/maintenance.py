@@ -6,7 +6,7 @@ files, deletes erased rows, and removes old table snapshots and tags that no vie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -24,16 +24,19 @@ if TYPE_CHECKING:
 #: Days to keep table snapshots of the log. Only a running build reads an older one, and each one costs every commit
 #: three milliseconds, because pyiceberg copies the list of them.
 _LOG_DAYS = 1.0
+_GIVE_UP = 3  # failed tables in a row: the store is at fault then
 _ORPHAN_DAYS = 3.0  # a plain `dbt run` holds no lease and may not have committed its files yet
 
 
 def maintain(lake: Lake) -> tuple[Upkeep, ...]:
     """Compact all tables, delete erased rows, and expire what is older than `[lake] keep_days`.
 
-    Tags that a `published` view uses are kept, however old. The caller holds the lease.
+    Tags that a `published` view uses are kept, however old. A damaged table does not keep the others from it. The
+    caller holds the lease.
 
     Raises:
-        LakeError: the lake has no `raw.events`, or two of its tables could share a folder.
+        LakeError: the lake has no `raw.events`, or two of its tables could share a folder; or tables could not be
+            maintained.
         CommitConflict: another process changed the log meanwhile.
     """
     from toolkit.lake import reads, session, upkeep
@@ -58,20 +61,39 @@ def maintain(lake: Lake) -> tuple[Upkeep, ...]:
     spark = session.own_session(lake.access)
     erased = erasure.condition(ledger)
     deleted = 0 if erased is None else upkeep.delete_erased(spark, lake.access, erased)
-    done = []
     own = lake.access.names
     kept = (own.raw, own.current, own.history, own.ops)
     names = [(namespace, table) for namespace in kept for table in reads.tables(lake.access, namespace)]
     _require_own_folders(lake.access, [f"{namespace}.{table}" for namespace, table in names])
+    done: list[Upkeep] = []
+    failed: dict[str, LakeError] = {}
+    in_a_row = 0
     with progress.stage("maintaining", "tables", len(names)) as stage:
         for namespace, table in names:
             since = now - timedelta(days=min(days, _LOG_DAYS) if namespace == own.raw else days)
-            stage.detail = f"{namespace}.{table}"
+            name = stage.detail = f"{namespace}.{table}"
             stage.show()
-            one = upkeep.maintain_table(spark, lake.access, stage.detail, keep_tags=shown, since=since, orphans=orphans)
-            done.append(replace(one, erased=deleted) if stage.detail == own.events else one)
+            try:
+                one = upkeep.maintain_table(spark, lake.access, name, keep_tags=shown, since=since, orphans=orphans)
+                done.append(replace(one, erased=deleted) if name == own.events else one)
+                in_a_row = 0
+            except LakeError as error:
+                failed[name], in_a_row = error, in_a_row + 1
+                if in_a_row == _GIVE_UP:
+                    break
             stage.add()
+    if failed:
+        raise LakeError(_in_words(failed, untried=len(names) - len(done) - len(failed)))
     return tuple(done)
+
+
+def _in_words(failed: Mapping[str, LakeError], untried: int) -> str:
+    """Return one message, with the first error whole and the other tables by name."""
+    first, *others = failed
+    if not others:
+        return str(failed[first])
+    left = f", and {untried} more were not tried" if untried else ""
+    return f"these tables could not be maintained: {', '.join(failed)}{left}; the first: {failed[first]}"
 
 
 def _require_own_folders(access: LakeAccess, tables: Sequence[str]) -> None:
