@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from toolkit.values.errors import BuildFailed
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn, parse_moment
 
@@ -160,7 +161,11 @@ class Toolkit:
         own_failed = [*failed_before]
 
         def build(*, select: Sequence[str] | None = None) -> BuildResult:
-            built = dbt_run.build(self.lake, self.config.dbt_project, select=select)
+            try:
+                built = dbt_run.build(self.lake, self.config.dbt_project, select=select)
+            except BuildFailed as error:
+                own_failed.extend(getattr(error.result, "own_failed", ()))
+                raise
             own_failed.extend(built.own_failed)
             return built
 
@@ -179,18 +184,28 @@ class Toolkit:
     def run(self, *, heal: bool = False, finished: Callable[[str, Any], object] | None = None) -> RunResult:
         """Drain, build and check; with `heal`, repair stale tables too, within `[snapshot] heal_mb`.
 
-        `finished` is called with the name and the result of each stage before the check as it ends.
+        `finished` is called with the name and the result of each stage before the check as it ends. A table that cannot
+        be built fails in the check, which proves the others.
         """
         from toolkit.build import dbt_run
         from toolkit.capture import copy, slot_drain
         from toolkit.capture.runner import only_runner
         from toolkit.values.libraries import Library, preload
 
+        def build() -> BuildResult:
+            try:
+                return dbt_run.build(self.lake, self.config.dbt_project)
+            except BuildFailed as error:
+                if error.result is None:
+                    raise
+                result: BuildResult = error.result
+                return result
+
         with only_runner(self.lake, self.config.source):
             preload(Library.GREAT_EXPECTATIONS)
             drained = _timed("drain", lambda: slot_drain.drain(self.source, self.lake), finished)
             healed = _timed("heal", lambda: copy.repair_stale(self.source, self.lake), finished) if heal else None
-            built = _timed("build", lambda: dbt_run.build(self.lake, self.config.dbt_project), finished)
+            built = _timed("build", build, finished)
             checked = _timed("check", lambda: self._check((), failed_before=built.own_failed))
             return RunResult(drained, healed, built, checked)
 

@@ -166,7 +166,7 @@ def test_cases(built: Lake) -> None:
     source._row(switched, "D", old_kind="O", old=["77", "77", "never"])
     source.commit()
     built.append(source)
-    with pytest.raises(BuildFailed, match=r"current__public__t200.*removes a row that it never put") as refused:
+    with pytest.raises(BuildFailed, match=r"current\.public__t200: .*removes a row that it never put") as refused:
         built.build(select=["public__t200"])
     assert "\n" not in str(refused.value)
     with pytest.raises(UnknownTable):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -264,3 +265,23 @@ def test_a_table_whose_proven_snapshot_is_gone_is_not_ok(source: Config) -> None
     assert _check(source).green
     assert not status_report.status(source).failing
     assert scan_published(access, "public.item").to_arrow().num_rows == 301
+
+
+def test_a_table_that_cannot_be_built_does_not_keep_the_others_from_their_proof(source: Config) -> None:
+    """Nothing was compared, and `published` stood still for all tables. `current` of this one is as it should be."""
+    assert _check(source).green
+    location = str((reads.metadata(source.lake_access, "history.public__item") or {})["location"])
+    for file in Path(location.removeprefix("file:")).rglob("*.parquet"):
+        file.unlink()
+    run_sql(source, "update public.item set name = name || '!'", "insert into public.bag values ('new')")
+    report = _check(source)
+    found = _by_name(report)
+    assert not report.green and found["public.item"].status == "not_taken"
+    assert (found["public.item"].reason or "").startswith("table history.public__item: a file of it cannot be read: ")
+    again = "cdc build -- --full-refresh --select current__public__item history__public__item"
+    assert found["public.item"].remedy == again
+    assert {table.status for name, table in found.items() if name != "public.item"} == {"identical"}
+    assert scan_published(source.lake_access, "public.bag").to_arrow().num_rows == 6
+    assert [str(a) for a in status_report.status(source).alerts if a.what == "table public.item"] != []
+    commands.build(source, dbt_args=again.split()[3:])
+    assert _check(source).green

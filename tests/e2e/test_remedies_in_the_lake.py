@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -23,7 +24,7 @@ from tests.support_night import Night
 from tests.support_remedies import pasted, stepped
 from toolkit.api import Toolkit
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake import session
+from toolkit.lake import reads, session
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn
@@ -145,6 +146,30 @@ def _a_table_that_another_program_wrote(lake: Lake) -> None:
     assert (lake.maintained(), lake.table("public.a"), lake.alert("the last check")) == (None, None, None)
 
 
+def _a_table_that_lost_a_file(lake: Lake) -> None:
+    """One table that cannot be built kept all others from being proven."""
+    lake.paste("cdc run")
+    access = lake.night.config.lake_access
+    location = str((reads.metadata(access, "current.public__a") or {})["location"]).removeprefix("file:")
+    for file in Path(location).rglob("*.parquet"):
+        file.unlink()
+    lake.night.sql("update public.a set x = x || '!'", "insert into public.b values (14)")
+    done = lake.night.cdc("run", "--output", "json")
+    assert done.exit_code == 3, done
+    report = json.loads(done.stdout)
+    assert report["build"]["failed"].keys() == {"current.public__a"}
+    found = {one["table"]: one for one in report["tables"]}
+    again = "cdc build -- --full-refresh --select current__public__a history__public__a"
+    assert (found["public.a"]["status"], found["public.a"]["remedy"]) == ("not_taken", again)
+    assert "public__a: a file of it cannot be read" in found["public.a"]["reason"]
+    assert found["public.b"]["status"] == "identical"
+    shown = session.own_session(access).table("published.public__b").where("id = 14").count()
+    assert shown == 1
+    lake.cured(lake.toolkit.build, again)
+    lake.night.sql("delete from public.b where id = 14")
+    lake.cured(lake.checked)
+
+
 def _tables_that_the_build_of_a_check_left_out(lake: Lake) -> None:
     """Another run of dbt holds an older position, or has dropped the table."""
 
@@ -249,6 +274,7 @@ _STATES = (
     _before_the_first_build,
     _rows_that_are_not_built_yet,
     _a_table_that_another_program_wrote,
+    _a_table_that_lost_a_file,
     _tables_that_the_build_of_a_check_left_out,
     _a_published_snapshot_that_is_gone,
     _capture_that_was_off,

@@ -165,7 +165,7 @@ def test_an_orphan_counts_as_removed_when_it_is_gone(
 
 
 def test_a_damaged_table_does_not_keep_the_others_from_upkeep(spark: SparkSession, lake: Config) -> None:
-    """`cdc maintain` stopped at the first one, and what follows it grew until somebody had mended that table."""
+    """`cdc maintain` stopped at the first one, and what follows it grew until that table was mended."""
     ledger_of(lake).append_empty(batch_record(1))
     spark.sql("create namespace if not exists history")
     for name in "abcdef":
@@ -182,7 +182,7 @@ def test_a_damaged_table_does_not_keep_the_others_from_upkeep(spark: SparkSessio
     (*_, lost) = files("b")
     lost.rename(lost.with_suffix(".away"))
     missing = (
-        rf"^forcing the files of history\.b to the disk: {lost} No such file or directory; correct the disk, or build"
+        rf"^forcing the files of history\.b to the disk: {lost} No such file or directory; correct the disk and build"
         r" the table again: `cdc build -- --full-refresh --select current__b history__b`$"
     )
     with pytest.raises(LakeError, match=missing):
@@ -193,7 +193,7 @@ def test_a_damaged_table_does_not_keep_the_others_from_upkeep(spark: SparkSessio
         spark.sql(f"insert into history.b select {number}")
     older = files("b")[0]
     older.unlink()
-    with pytest.raises(LakeError, match=rf"^history\.b cannot be maintained: .*{older.name}.*; correct the disk, or"):
+    with pytest.raises(LakeError, match=rf"^history\.b cannot be maintained: .*{older.name}.*; build the table again"):
         commands.maintain(_at_once(lake))
 
     spark.sql("insert into history.f select 3")

@@ -87,7 +87,9 @@ def _raised() -> Iterator[tuple[str, type[CdcError], ast.Call]]:
 RAISED = list(_raised())
 #: Errors whose text is made elsewhere: by a function, or by the error that they wrap.
 _MADE = {
+    "_in_words(failed, untried=len(names) - len(done) - len(failed))",
     "_message(exception, results)",
+    "_not_built(finished.failed)",
     "_reason(source, error, server)",
     "str(error)",
     "f'{error}{_begun(config, lake)}'",

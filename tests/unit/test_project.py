@@ -308,6 +308,9 @@ def test_a_model_of_a_package_is_the_users_whatever_its_path_is(
 ) -> None:
     """It counted as the toolkit's own where a file of the toolkit has the same path, and stopped the build."""
     assert _failed_of_user(config, monkeypatch, "error", "finance", path) == ("mine: 1 of 2 batches",)
+    if path.startswith("models/current/"):  # a table of its own, which keeps no other from being built
+        assert _failed_of_user(config, monkeypatch, "error", "cdc", path) == ()
+        return
     with pytest.raises(BuildFailed, match="building mine: 1 of 2 batches"):
         _failed_of_user(config, monkeypatch, "error", "cdc", path)
 

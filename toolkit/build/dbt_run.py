@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from toolkit.lake.proofs import differing_tables
 from toolkit.rawlog.plan import Layer
 from toolkit.rawlog.states import State, TableState, states_at
 from toolkit.values import progress
-from toolkit.values.errors import BuildFailed, ConfigError, UnknownTable
+from toolkit.values.errors import BuildFailed, ConfigError, LakeError, UnknownTable
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.libraries import Library, load, preload
 from toolkit.values.lsn import Lsn
@@ -44,7 +44,7 @@ _PASSES = 3
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """A finished build. Every model is at `lsn`."""
+    """A finished build. Every model is at `lsn`, except those that failed."""
 
     lsn: Lsn
     batch_id: int
@@ -53,6 +53,7 @@ class BuildResult:
     models: tuple[ModelResult, ...]
     stale: tuple[TableState, ...] = ()  # as of an LSN: tables that are not built because their rows are unknown there
     own_failed: tuple[str, ...] = ()  # the user's failed models, with the reason; the toolkit's are built
+    failed: Mapping[str, str] = field(default_factory=dict)  # why tables, as schema.alias, are not built
 
 
 def build(
@@ -72,11 +73,12 @@ def build(
         dbt_args: further arguments of `dbt run`, such as `--full-refresh`.
 
     Raises:
-        BuildFailed: dbt did not finish; the message is that of the first failed model.
+        BuildFailed: dbt did not finish, or tables failed; the message is that of the first one. `result` has the
+            result if all other tables are built.
         UnknownTable: nothing matches `select`.
     """
     from toolkit.build import models as models_sync
-    from toolkit.build import retired, schema_changes
+    from toolkit.build import project, retired, schema_changes
     from toolkit.lake import plans, root_views, table_states, tables
     from toolkit.lake.session import own_session, session
 
@@ -114,16 +116,18 @@ def build(
     finally:
         if as_of is not None:
             models_sync.sync(lake, dbt)  # a plain `dbt run` must not find the models of that LSN
-    models = (*(_model(result) for result in results if result.node.resource_type == "model"), *done)
+    failed = {_relation(r): r for r in results if r.status in _FAILED and not project.of_user(r.node)}
+    made = (r for r in results if r.node.resource_type == "model" and _relation(r) not in failed)
+    models = (*(_model(result) for result in made), *done)
     if as_of is None:
         replaced = [model.name.partition(".")[2] for model in models if model.action == BuildAction.REBUILD]
         schema_changes.describe(lake.access, ledger, replaced)
         retired.retire(lake.access, ledger)
         root_views.follow(lake.access, own_session(lake.access), ledger)
     stale = _stale(lake.access, ledger, as_of, select)
-    if select and not models and not stale:
+    if select and not models and not stale and not failed:
         raise UnknownTable(f"no model matches {' '.join(select)}; see dbt_project/models/current")
-    return BuildResult(
+    finished = BuildResult(
         lsn=as_of if as_of is not None else last.complete_to,
         batch_id=last.batch_id,
         events_snapshot_id=snapshot,
@@ -131,7 +135,11 @@ def build(
         models=models,
         stale=stale,
         own_failed=own_failed,
+        failed={name: _reason(lake.access, name, result) for name, result in failed.items()},
     )
+    if failed:
+        raise BuildFailed(_not_built(finished.failed), finished)
+    return finished
 
 
 @can_fail(Point.MODELS)
@@ -174,14 +182,14 @@ def _build_models(
     excluded = ["--exclude", *nodes] if nodes else []
     arguments = ["run", *_selection(select), *dbt_args, *excluded]
     results, own_failed = _invoke(access, arguments, show, as_of=as_of, folder=part, dbt=dbt)
-    unbuilt = left - {f"{result.node.schema}.{result.node.alias}" for result in results} if alone else ()
+    unbuilt = left - {_relation(result) for result in results} if alone else ()
     if unbuilt:
         raise BuildFailed(
             f"building {', '.join(sorted(unbuilt))}: dbt has run no model that makes it; remove what disables or"
             f" renames its model in {dbt.folder}, such as `+enabled` in dbt_project.yml, and run `cdc build` again"
         )
     if as_of is None and not select and not dbt_args:
-        project.record_shared_views(access)
+        project.record_shared_views(access)  # they are built, or no model of a table would have run
     return done, results, own_failed
 
 
@@ -202,14 +210,17 @@ def _evolve(access: LakeAccess, ledger: Ledger, relations: Mapping[tuple[Layer, 
     from toolkit.lake import plans
     from toolkit.lake.session import session
 
+    failed: set[str] = set()  # the build makes these tables again
     for number in range(_PASSES + 1):
-        pending = schema_changes.evolve(access, ledger)
+        pending = [one for one in schema_changes.evolve(access, ledger) if one.alias not in failed]
         if not pending or number == _PASSES:
             return
         upto = min(p.upto for p in pending)
         show = partial(plans.show, session(access), ledger, upto, relations)
         show()
-        _invoke(access, ["run", "--select", *(f"current__{p.alias}" for p in pending if p.upto == upto)], show, dbt=dbt)
+        arguments = ["run", "--select", *(f"current__{p.alias}" for p in pending if p.upto == upto)]
+        results, _ = _invoke(access, arguments, show, dbt=dbt)
+        failed |= {result.node.alias for result in results if result.status in _FAILED}
 
 
 def _selection(select: Sequence[str] | None) -> list[str]:
@@ -234,13 +245,17 @@ def _invoke(
 
     `folder` has the project to run, if it is not the user's.
 
-    Return the results, and the user's own models and hooks in the project that failed. If the user's files make the
-    project unreadable, or dbt skips a model of the toolkit for what failed of the user's (a hook, or any model with
-    `fail_fast`), dbt runs again without these files. The plans are shown again for this run.
+    Return the results, with failed tables among them, and the user's own models and hooks in the project that failed.
+    If the user's files make the project unreadable, or dbt skips a model of the toolkit for what failed of the user's
+    (a hook, or any model with `fail_fast`), dbt runs again without these files. The plans are shown again for this run.
+
+    Raises:
+        BuildFailed: dbt did not finish, or more failed than tables.
     """
     import yaml
 
     from toolkit.build import project
+    from toolkit.lake.session import jvm_end
 
     arguments, variables = _variables(arguments)
     if as_of is not None:
@@ -263,9 +278,17 @@ def _invoke(
         results = list({**{r.node.unique_id: r for r in results}, **done}.values())
     elif results:
         project.keep_results(access, folder or dbt.folder, dbt=dbt)
-    if exception is not None or any(r.status in _FAILED and r not in own for r in results):
+    failed = [r for r in results if r.status in _FAILED and r not in own]
+    left_out = any(r.status == _LEFT_OUT and not project.of_user(r.node) for r in results)  # dbt stopped at the first
+    alone = as_of is None and not left_out and all(project.of_table(r.node) for r in failed)
+    if exception is not None or (failed and (not alone or jvm_end(0.2) is not None)):
         raise BuildFailed(_message(exception, results)) from None
     return results, tuple(own_failed)
+
+
+def _relation(result: Any) -> str:
+    """Return the table of a node of dbt, as schema.alias."""
+    return f"{result.node.schema}.{result.node.alias}"
 
 
 def _variables(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -324,10 +347,32 @@ def _dbt(access: LakeAccess, arguments: list[str]) -> tuple[BaseException | None
 
 
 def _model(result: Any) -> ModelResult:
-    schema, name = result.node.schema, result.node.alias
     header = re.match(r"\s*-- cdc (\{.*\})", result.node.compiled_code or "")
     said = json.loads(header[1]) if header else {"action": BuildAction.VIEW, "reason": ""}
-    return ModelResult(f"{schema}.{name}", BuildAction(said["action"]), said["reason"], round(result.execution_time, 3))
+    return ModelResult(_relation(result), BuildAction(said["action"]), said["reason"], round(result.execution_time, 3))
+
+
+def _not_built(failed: Mapping[str, str]) -> str:
+    """Return one message, with the first reason and the names of the other tables."""
+    first, *others = failed
+    also = f" (not built either: {', '.join(others)})" if others else ""
+    return f"building {first}{also}: {failed[first]}"
+
+
+def _reason(access: LakeAccess, table: str, result: Any) -> str:
+    """Return why a table could not be built, and what to do: the lost file, or else the engine's message."""
+    from toolkit.lake.scans import require_files
+
+    try:
+        require_files(access, table)
+    except LakeError as error:
+        return str(error)
+    return _corrected(result)
+
+
+def _corrected(result: Any) -> str:
+    found = _line(result.message or "no message").removesuffix("; run `cdc build` again")
+    return f"{found}; correct it and run `cdc build` again"
 
 
 def _message(exception: BaseException | None, results: list[Any]) -> str:
@@ -338,8 +383,7 @@ def _message(exception: BaseException | None, results: list[Any]) -> str:
         return f"building: {ended}; run `cdc build` again"
     for result in results:
         if result.status in _FAILED:
-            found = _line(result.message or "no message").removesuffix("; run `cdc build` again")
-            return f"building {result.node.name}: {found}; correct it and run `cdc build` again"
+            return f"building {result.node.name}: {_corrected(result)}"
     return f"building: {_line(str(exception or 'dbt did not finish'))}; correct it and run `cdc build` again"
 
 

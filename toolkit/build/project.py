@@ -125,6 +125,11 @@ def of_user(node: Any) -> bool:
     return not owned(Path(node.original_file_path))
 
 
+def of_table(node: Any) -> bool:
+    """Return whether a model of dbt is a generated one, which builds a table."""
+    return not of_user(node) and _generated(Path(node.original_file_path))
+
+
 def own_files(folder: Path) -> list[Path]:
     """List the user's files of a project that dbt may read, by their paths in it."""
     files = (path.relative_to(folder) for path in sorted(folder.rglob("*.*")) if path.is_file())

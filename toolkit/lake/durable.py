@@ -62,18 +62,10 @@ def sync_files(
         found = f"a manifest is damaged: {type(error).__name__}: {error}"
     else:
         return
-    raise LakeError(f"forcing the files of {name} to the disk: {found}; {remedy(access, name)}")
-
-
-def remedy(access: LakeAccess, name: str) -> str:
-    """Return what to do about a table, `namespace.table`, of which a file is missing or damaged."""
-    namespace, _, table = name.partition(".")
-    if name == access.names.events:
-        return "the slot was not moved; correct the disk and run `cdc doctor`"
-    if namespace in (access.names.current, access.names.history):
-        built = f"cdc build -- --full-refresh --select current__{table} history__{table}"
-        return f"correct the disk, or build the table again: `{built}`"
-    return "correct the disk, or restore the file"
+    kept = "the slot was not moved; " if name == access.names.events else ""
+    raise LakeError(
+        f"forcing the files of {name} to the disk: {found}; {kept}correct the disk and {access.names.remedy(name)}"
+    )
 
 
 def _written(io: FileIO, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, int | None]]:

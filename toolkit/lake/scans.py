@@ -47,13 +47,14 @@ def scan_arrow(
         opened = open_catalog(access).load_table(table)
         return opened.scan(where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot).to_arrow()
     except (OSError, EOFError, ValueError) as error:  # the last two: half a file
-        raise unreadable(table, error) from None
+        raise unreadable(access, table, error) from None
 
 
-def unreadable(table: str, error: Exception) -> LakeError:
+def unreadable(access: LakeAccess, table: str, error: Exception) -> LakeError:
     """Return the error for a `namespace.table` of which a file is missing or damaged."""
     return LakeError(
-        f"table {table}: a file of it cannot be read: {' '.join(str(error).split())[:300]}; run `cdc doctor`"
+        f"table {table}: a file of it cannot be read: {' '.join(str(error).split())[:300]};"
+        f" {access.names.remedy(table)}"
     )
 
 
@@ -70,7 +71,7 @@ def require_files(access: LakeAccess, table: str) -> None:
             for file in direct_scan.data_files(current["manifest-list"], properties) if current else ():
                 storage.footer(file["file_path"], properties)
     except (OSError, EOFError, ValueError) as error:
-        raise unreadable(table, error) from None
+        raise unreadable(access, table, error) from None
 
 
 def scan_batches(access: LakeAccess, table: str, columns: Sequence[str], *, where: str) -> Iterator[pa.RecordBatch]:
@@ -85,7 +86,7 @@ def scan_batches(access: LakeAccess, table: str, columns: Sequence[str], *, wher
     try:
         yield from found.to_arrow_batch_reader()
     except (OSError, EOFError, ValueError) as error:
-        raise unreadable(table, error) from None
+        raise unreadable(access, table, error) from None
 
 
 def scan(

@@ -134,7 +134,7 @@ def read_table(access: LakeAccess, name: str, snapshot_id: int) -> pa.Table:
     try:
         return table.scan().to_arrow()
     except (OSError, EOFError, ValueError) as error:
-        raise unreadable(name, error) from None
+        raise unreadable(access, name, error) from None
 
 
 def overwrite(java: Java, access: LakeAccess, name: str, rows: pa.Table, commit: Commit) -> None:

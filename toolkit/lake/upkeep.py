@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import applied, durable, reads, removal, storage
+from toolkit.lake import applied, reads, removal, storage
 from toolkit.lake.lake_catalog import force
 from toolkit.lake.pandas_on_demand import create_frame
 from toolkit.lake.proofs import PROVEN
@@ -68,7 +68,7 @@ def maintain_table(
         return _maintained(spark, access, table, keep_tags=keep_tags, since=since, orphans=orphans)
     except Py4JJavaError as error:
         cause = str(error.java_exception.toString()).partition("\n")[0]
-        raise LakeError(f"{table} cannot be maintained: {cause}; {durable.remedy(access, table)}") from None
+        raise LakeError(f"{table} cannot be maintained: {cause}; {access.names.remedy(table)}") from None
 
 
 def _maintained(

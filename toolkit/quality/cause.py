@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.quality.differing_rows import FEW
 from toolkit.quality.report import Cause, Row, Sample, TableCheck
-from toolkit.values.names import command, lake_table
+from toolkit.values.names import command, lake_table, rebuild_command
 from toolkit.values.outcome import CauseKind
 from toolkit.values.row_line import Comparison, fields
 
@@ -76,8 +76,7 @@ def remedy(plan: Comparison, result: TableCheck) -> str | None:
 
 def rebuild(table: TableVersion) -> str:
     """Return the command that rebuilds the lake's table from the log."""
-    lake = lake_table(table.schema, table.name)
-    return f"cdc build -- --full-refresh --select current__{lake} history__{lake}"
+    return rebuild_command(lake_table(table.schema, table.name))
 
 
 class Account:

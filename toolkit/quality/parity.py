@@ -12,9 +12,10 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from toolkit.quality import source_rows
+from toolkit.quality.built_tables import Build, BuiltTables, build_tables
 from toolkit.quality.cut import Drain, open_cut
 from toolkit.quality.report import CheckReport, Classes, Reference, Sample, TableCheck, noted
 from toolkit.quality.row_classes import Kept, classify
@@ -28,7 +29,7 @@ from toolkit.values.outcome import CheckStatus, ProofKind
 from toolkit.values.row_line import Comparison, Figures, chosen, comparison, differing, total
 
 if TYPE_CHECKING:
-    from toolkit.lake.applied import Applied, News
+    from toolkit.lake.applied import Applied
     from toolkit.lake.opened import Lake
     from toolkit.lake.row_lines import Side
     from toolkit.quality.differing_rows import DifferingRows
@@ -41,13 +42,6 @@ if TYPE_CHECKING:
     from toolkit.values.table import ForeignKey, TableVersion
 
 _log = logger(__name__)
-
-
-class Build(Protocol):
-    """The type of `toolkit.build.dbt_run.build`, for all tables or the lake names in `select`."""
-
-    def __call__(self, *, select: Sequence[str] | None = None) -> Any:
-        """Build all tables, or those in `select`."""
 
 
 def check(
@@ -116,38 +110,14 @@ def compare(
         drain(upto=lsn)
         if named:  # a partition may be newer than the last drain
             wanted |= taken.keys() | with_parts(lake.reread(), wanted)
-        standing, since, built = _build(lake, wanted, build)
-        if standing != lsn:
-            return _nothing_taken(lake, wanted, f"the lake is at {standing}, the source was read at {lsn}")
-        comparing = _Comparing(opened, lake, check, lsn, taken, wanted, since, built, rows)
+        built = build_tables(lake, wanted, build)
+        if built.lsn != lsn:
+            return _nothing_taken(lake, wanted, f"the lake is at {built.lsn}, the source was read at {lsn}")
+        comparing = _Comparing(opened, lake, check, lsn, taken, wanted, built, rows)
         _require_rows(comparing, named)
         results, references = comparing.references(keys, comparing.results())  # needs the open snapshot
     results = noted(sorted(results, key=lambda t: t.table), notes)
     return CheckReport(lsn, results, references=references, batch_id=comparing.batch_id)
-
-
-def _build(lake: Lake, wanted: set[int], build: Build) -> tuple[Lsn, News, dict[int, Applied]]:
-    """Build the tables that have new events to the ledger's position.
-
-    Return the position, what was new, and the commits of the tables that were not built.
-    """
-    from toolkit.lake.applied import applied, news
-    from toolkit.rawlog.states import live_tables, table_states
-
-    ledger = lake.reread()
-    last = ledger.last()
-    assert last is not None
-    able = {s.relid for s in table_states(ledger) if s.comparable}
-    live = [t for t in live_tables(ledger) if t.relid in able]
-    asked = [t for t in live if not wanted or t.relid in wanted]
-    made = {table.relid: applied(lake.access, table) for table in asked}
-    since = news(lake.spark, ledger, {relid: one.build for relid, one in made.items()})
-    outdated = {t.relid for t in asked if since.outdates(t.relid, made[t.relid].build)}
-    late = [lake_table(t.schema, t.name) for t in asked if t.relid in outdated]
-    if late:
-        # A build of all tables also makes the views over the log and the states, which a first build needs.
-        build(select=late if len(late) < len(live) else None)
-    return Lsn(last.complete_to), since, {relid: made[relid] for relid in made.keys() - outdated}
 
 
 def _require_rows(comparing: _Comparing, named: Sequence[TableVersion]) -> None:
@@ -171,8 +141,7 @@ class _Comparing:
         lsn: Lsn,
         taken: Mapping[int, Taken],
         wanted: set[int],
-        since: News,
-        built: Mapping[int, Applied],
+        built: BuiltTables,
         rows: DifferingRows | None,
     ) -> None:
         from toolkit.lake import evidence
@@ -185,7 +154,6 @@ class _Comparing:
         self.access, self.check = lake.access, check
         self.ledger, self.source, self.lsn = ledger, source, lsn
         self.taken = dict(taken)
-        self.since = since
         self.rows = rows
         self.spark = lake.spark  # in ANSI mode, whatever dbt changed in the shared session
         self.live = {t.relid: t for t in live_tables(ledger) if not wanted or t.relid in wanted}
@@ -209,8 +177,8 @@ class _Comparing:
             if refused is not None:
                 found.append(refused)
                 continue
-            made[relid] = self.built.get(relid) or applied(self.access, self.live[relid])
-            if made[relid].exists and self.since.outdates(relid, made[relid].build):
+            made[relid] = self.built.older.get(relid) or applied(self.access, self.live[relid])
+            if made[relid].exists and self.built.news.outdates(relid, made[relid].build):
                 reason = "it was put back to an earlier LSN while the check was taken, by another process"
                 found.append(replace(self._named(self.live[relid]), reason=reason, remedy="cdc check"))
                 continue
@@ -298,6 +266,8 @@ class _Comparing:
         result = self._named(table)
         if state is not None and not state.comparable:
             return _stale(result, state)
+        if relid in self.built.failed:
+            return replace(result, reason=self.built.failed[relid], remedy=self._remedy(table, "cdc build"))
         if taken is None:
             return replace(result, reason="the source no longer publishes it", remedy="cdc check")
         if taken.figures is None and taken.proof is None:
@@ -437,18 +407,21 @@ class _Comparing:
 
     def _failed(self, result: TableCheck, error: Exception) -> TableCheck:
         """Return the result of a table that could not be read. It is not proven; the other tables still can be."""
-        from toolkit.quality.cause import rebuild
-
         _log.warning("parity not taken", extra={"table": result.table, "error": repr(error)[:500]})
         table, reason = self.live[result.relid], f"the comparison failed: {_first_line(error)}"
-        remedy = rebuild(table) if self._lacks_files(table) else "cdc check"
-        return replace(self._named(table), reason=reason, remedy=remedy)
+        return replace(self._named(table), reason=reason, remedy=self._remedy(table, "cdc check"))
+
+    def _remedy(self, table: TableVersion, otherwise: str) -> str:
+        from toolkit.quality.cause import rebuild
+
+        return rebuild(table) if self._lacks_files(table) else otherwise
 
     def _lacks_files(self, table: TableVersion) -> bool:
         from toolkit.lake import scans
 
         try:
-            scans.require_files(self.access, f"{self.access.names.current}.{lake_table(table.schema, table.name)}")
+            for layer in (self.access.names.current, self.access.names.history):
+                scans.require_files(self.access, f"{layer}.{lake_table(table.schema, table.name)}")
         except CdcError:
             return True
         return False

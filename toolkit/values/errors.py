@@ -7,6 +7,7 @@ and exits with `exit_code`.
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 
 class CdcError(Exception):
@@ -111,7 +112,11 @@ class LeaseHeld(CdcError):
 
 
 class BuildFailed(CdcError):
-    """The dbt run failed or stopped before its end."""
+    """The dbt run failed or stopped before its end. If only tables failed, `result` says what was built."""
+
+    def __init__(self, message: str, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class UnknownTable(CdcError):

@@ -37,6 +37,11 @@ def command(*words: str) -> str:
     return shlex.join(("cdc", *words))
 
 
+def rebuild_command(name: str) -> str:
+    """Write the command that makes `current` and `history` of a lake table again from the log."""
+    return command("build", "--", "--full-refresh", "--select", f"current__{name}", f"history__{name}")
+
+
 def visible(text: str, keep: str = "\t\n") -> str:
     """Show control characters as escapes. A name from the source must not control a terminal or reverse text."""
     return "".join(c if c in keep or unicodedata.category(c) not in ("Cc", "Cf") else ascii(c)[1:-1] for c in text)

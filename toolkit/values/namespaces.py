@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from toolkit.values.names import rebuild_command
+
 _LONGEST = 40
 
 
@@ -95,6 +97,13 @@ class Namespaces:
     def differing_rows(self) -> str:
         """Return the table with the rows that checks found to differ."""
         return f"{self.ops}.parity_rows"
+
+    def remedy(self, table: str) -> str:
+        """Return what to do about a `namespace.table` of which a file is missing or damaged."""
+        namespace, _, name = table.partition(".")
+        if namespace in (self.current, self.history):
+            return f"build the table again: `{rebuild_command(name)}`"
+        return "run `cdc doctor`"
 
 
 def checked_prefix(prefix: str) -> str:

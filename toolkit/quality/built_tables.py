@@ -1,0 +1,65 @@
+"""Build the tables of a check to the LSN at which the source was read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from toolkit.values.errors import BuildFailed
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import lake_table
+
+if TYPE_CHECKING:
+    from toolkit.lake.applied import Applied, News
+    from toolkit.lake.opened import Lake
+
+
+class Build(Protocol):
+    """The type of `toolkit.build.dbt_run.build`, for all tables or the lake names in `select`."""
+
+    def __call__(self, *, select: Sequence[str] | None = None) -> Any:
+        """Build all tables, or those in `select`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltTables:
+    """The tables of a check after its build, by relid."""
+
+    lsn: Lsn  # the ledger's position
+    news: News  # what the log has since the older tables were built
+    older: Mapping[int, Applied]  # commits of the tables that nothing outdates, which were not built again
+    failed: Mapping[int, str]  # why `current` or `history` of a table could not be built
+
+
+def build_tables(lake: Lake, wanted: set[int], build: Build) -> BuiltTables:
+    """Build the tables that have new events to the ledger's position; all tables if none is named in `wanted`.
+
+    Raises:
+        BuildFailed: more failed than the build of single tables.
+    """
+    from toolkit.lake.applied import applied, news
+    from toolkit.rawlog.states import live_tables, table_states
+
+    ledger = lake.reread()
+    last = ledger.last()
+    assert last is not None
+    able = {s.relid for s in table_states(ledger) if s.comparable}
+    live = [t for t in live_tables(ledger) if t.relid in able]
+    asked = [t for t in live if not wanted or t.relid in wanted]
+    made = {table.relid: applied(lake.access, table) for table in asked}
+    since = news(lake.spark, ledger, {relid: one.build for relid, one in made.items()})
+    outdated = {t.relid for t in asked if since.outdates(t.relid, made[t.relid].build)}
+    late = [lake_table(t.schema, t.name) for t in asked if t.relid in outdated]
+    failed: dict[int, str] = {}
+    if late:
+        try:
+            # A build of all tables also makes the views over the log and the states, which a first build needs.
+            build(select=late if len(late) < len(live) else None)
+        except BuildFailed as error:
+            if error.result is None:
+                raise
+            reasons = {name.partition(".")[2]: reason for name, reason in error.result.failed.items()}
+            names = {t.relid: lake_table(t.schema, t.name) for t in asked}
+            failed = {relid: reasons[name] for relid, name in names.items() if name in reasons}
+    return BuiltTables(Lsn(last.complete_to), since, {relid: made[relid] for relid in made.keys() - outdated}, failed)
