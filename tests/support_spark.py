@@ -62,6 +62,7 @@ class StubTask:
     first: int = 0
     path: str = ""
     fail: str = ""
+    generation: int = 1
 
 
 def decode_stub(path: str, task: StubTask) -> Iterator[pa.RecordBatch]:
@@ -70,16 +71,17 @@ def decode_stub(path: str, task: StubTask) -> Iterator[pa.RecordBatch]:
         from toolkit.values.errors import DecodeError
 
         raise DecodeError(task.fail)
-    yield from to_arrow([row_event(task.batch_id, task.first + n, task.relid) for n in range(task.rows)]).to_batches()
+    events = [row_event(task.batch_id, task.first + n, task.relid, task.generation) for n in range(task.rows)]
+    yield from to_arrow(events).to_batches()
 
 
-def row_event(batch_id: int, number: int, relid: int = 7) -> Event:
+def row_event(batch_id: int, number: int, relid: int = 7, generation: int = 1) -> Event:
     """An insert with NULL, empty text, a backslash and an emoji in its image."""
     image = [str(number), None, "", "a\\b\U0001f600"]
     at = 1000 * batch_id
     return Event(
-        batch_id=batch_id, generation=1, commit_lsn=at, ordinal=number, end_lsn=at + 8, kind="row", relid=relid,
-        schema_id=1, op="I", new=image, origin="slot", unchanged=[2],
+        batch_id=batch_id, generation=generation, commit_lsn=at, ordinal=number, end_lsn=at + 8, kind="row",
+        relid=relid, schema_id=1, op="I", new=image, origin="slot", unchanged=[2],
     )  # fmt: skip
 
 

@@ -9,8 +9,10 @@ import pytest
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_models import actions, check_current, check_history
+from tests.support_ledger import lake_of
 from toolkit.build import small_tables
 from toolkit.lake import reads
+from toolkit.ops import diagnosis
 from toolkit.values.errors import BuildFailed
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
@@ -84,3 +86,33 @@ def test_a_lost_file_does_not_keep_others_from_a_schema_change(built: Lake, monk
     made = {name: action for name, action in actions(done).items() if name.startswith("current.")}
     assert made == {"current.public__t": "rebuild", "current.public__u": "merge", "current.public__v": "merge"}
     check_current(built, source, tables)
+
+
+def test_a_lost_file_of_the_log_fails_only_builds_that_need_its_rows(built: Lake) -> None:
+    """One job sizes all small tables, which read it, and no table was built any more."""
+    source = Source()
+    tables = []
+    for relid, name in ((300, "t"), (301, "u")):
+        tables.append(Table(relid, name, [column(1, "id"), column(2, "n")], [1], rows=[{1: "1", 2: "1"}]))
+        source.baseline(tables[-1], first=True)
+        built.append(source)
+    built.build()
+    _update(source, tables, "2")
+    built.append(source)
+    rows = built.spark.sql("select distinct _file from raw.events where kind = 'row' and batch_id = 0").collect()
+    (lost,) = (Path(row["_file"].removeprefix("file:")) for row in rows)
+    assert diagnosis._lost_of_log(lake_of(built.config)) == []
+    lost.unlink()
+    made = actions(built.build())
+    assert {made[name] for name in ("current.public__t", "current.public__u")} == {"merge"}
+    check_current(built, source, tables)
+
+    with pytest.raises(BuildFailed, match=lost.name) as failed:
+        built.build(dbt_args=["--full-refresh"])
+    assert failed.value.result.failed.keys() == {"current.public__t", "history.public__t"}
+    assert actions(failed.value.result)["current.public__u"] == "rebuild"
+    check_current(built, source, tables)  # what was there stays
+    (found,) = diagnosis._lost_of_log(lake_of(built.config))
+    assert (found.level, found.what) == ("error", "lake raw.events")
+    assert found.found.startswith("1 data files are lost") and found.found.endswith(lost.name)
+    assert "`cdc init --new-generation`" in (found.remedy or "")

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
@@ -206,6 +207,27 @@ def test_a_damaged_table_does_not_keep_the_others_from_upkeep(spark: SparkSessio
     with pytest.raises(LakeError, match=several):  # a store that refuses everything is not asked a thousand times
         commands.maintain(_at_once(lake))
     assert snapshots()[-1] == 2
+
+
+def test_a_new_log_is_merged_though_the_one_before_lacks_a_file(spark: SparkSession, lake: Config) -> None:
+    """`cdc init --new-generation` is what is left to do where a file of the log is lost for good."""
+    for batch_id in range(1, 12):
+        if batch_id == 6:
+            rows = spark.sql("select distinct _file from raw.events where kind = 'row' and batch_id = 2").collect()
+            (lost,) = (Path(row["_file"].removeprefix("file:")) for row in rows)
+            lost.unlink()
+            with pytest.raises(
+                LakeError, match=rf"^raw\.events cannot be maintained: .*{lost.name}; run `cdc doctor`$"
+            ):
+                commands.maintain(_at_once(lake))
+        generation = 1 if batch_id < 6 else 2
+        record = replace(batch_record(batch_id, changes=2), generation=generation)
+        staging.commit_batch(
+            lake.lake_access, record, tasks=[StubTask(batch_id, 2, generation=generation)], events=[],
+            base_snapshot=ledger_of(lake).snapshot_id(), decode=STUB_DECODE, rules=lake.capture_rules,
+        )  # fmt: skip
+    assert _maintained(lake, "raw.events").merged >= 6
+    assert spark.table("raw.events").where("kind = 'row' and generation = 2").count() == 12
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["a good disk", "a disk that refuses"])

@@ -7,8 +7,9 @@ What a model makes of the same log is equal.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from toolkit.build.results import ModelResult
 from toolkit.lake import reads, shared_fold, table_commit
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from toolkit.rawlog.plan import TablePlan
     from toolkit.values.config import DbtProject
     from toolkit.values.lake_access import LakeAccess
+
+_T = TypeVar("_T")
 
 _log = logger(__name__)
 #: The most events of a table, and the most characters of their images.
@@ -58,19 +61,33 @@ def build(
     wanted = {name: table for name, table in found.items() if table is not None}
     if not wanted:
         return [], False
-    sizes = shared_fold.characters(spark, ledger, last.complete_to, sorted({t.plan.relid for t in wanted.values()}))
+    relids = sorted({table.plan.relid for table in wanted.values()})
+    sizes = _together(lambda: shared_fold.characters(spark, ledger, last.complete_to, relids))
+    if sizes is None:
+        return [], False
     small = [name for name, table in wanted.items() if sizes.get(table.plan.relid, 0) <= _CHARACTERS]
     built: list[ModelResult] = []
     moved, java = False, table_commit.Java(spark)
     with progress.stage("building small tables", "tables", len(small)) as stage:
         for names in _jobs(small, [sizes.get(wanted[name].plan.relid, 0) for name in small]):
-            rows = shared_fold.fold(spark, ledger, last.complete_to, [wanted[name] for name in names])
+            folding = partial(shared_fold.fold, spark, ledger, last.complete_to, [wanted[name] for name in names])
+            if (rows := _together(folding)) is None:
+                continue
             tables = zip(names, (models[name] for name in names), (wanted[name] for name in names), rows, strict=True)
             for result in in_threads(lambda one: _built(access, java, last, *one), tables, dbt.threads):
                 moved |= result is None
                 built += [] if result is None else [result]
                 stage.add()
     return built, moved
+
+
+def _together(job: Callable[[], _T]) -> _T | None:
+    """Run one Spark job for several tables; None if it fails, such as for a lost file of the log: models read less."""
+    try:
+        return job()
+    except Exception as error:
+        _log.warning("tables are left to their models", extra={"error": repr(error)[:500]})
+        return None
 
 
 def _built(

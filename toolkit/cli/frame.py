@@ -332,7 +332,7 @@ def _java(error: Exception) -> str | None:
     text = f"{error}\n{getattr(error, 'java_exception', None) or ''}"
     causes = re.findall(r"^(?:Caused by: |: )?((?:\w+\.)+\w*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
     reason = causes[-1] if causes else text.strip().splitlines()[0]
-    return f"Spark failed: {reason[:300]}; --verbose shows all of it"
+    return f"Spark failed: {reason[:300]}; run `cdc doctor`, or the same again with --verbose, which shows all of it"
 
 
 def _stop_spark(*, at_once: bool) -> None:

@@ -74,6 +74,29 @@ def require_files(access: LakeAccess, table: str) -> None:
         raise unreadable(access, table, error) from None
 
 
+def lost_files(access: LakeAccess, table: str) -> list[str]:
+    """Return the locations of the data files that a `namespace.table` of any size names and that are not there.
+
+    One listing of the table's folder finds the others. They are not opened.
+
+    Raises:
+        LakeError: a manifest of the table is missing or damaged, or its folder cannot be listed.
+    """
+    found = metadata(access, table)
+    current = current_snapshot(found)
+    if found is None or current is None:
+        return []
+    properties = storage.file_properties(access)
+    named: list[str] = []
+    try:
+        with suppress(Unusual):
+            for file in direct_scan.data_files(current["manifest-list"], properties):
+                named.append(file["file_path"])
+        return storage.missing(named, found["location"], properties)
+    except (OSError, EOFError, ValueError) as error:
+        raise unreadable(access, table, error) from None
+
+
 def scan_batches(access: LakeAccess, table: str, columns: Sequence[str], *, where: str) -> Iterator[pa.RecordBatch]:
     """Read rows of a `namespace.table` of any size, one batch at a time; none if there is no such table.
 

@@ -218,6 +218,27 @@ def files_in(folder: str, properties: Mapping[str, str]) -> Iterator[tuple[str, 
             yield f"{folder}{info.path.removeprefix(base)}", info.mtime
 
 
+def missing(files: Iterable[str], folder: str, properties: Mapping[str, str]) -> list[str]:
+    """Return those of the files that are not there. One listing of `folder`, which has most of them, finds the others.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
+
+    def bare(location: str) -> str:  # a local one may be written as a path or with `file:`
+        return str(local_path(location) or location)
+
+    def is_lost(file: str) -> bool:
+        try:
+            read(file, properties)
+        except OSError:
+            return True
+        return False
+
+    there = {bare(place) for place, _ in files_in(folder, properties)}
+    return [file for file in files if bare(file) not in there and is_lost(file)]
+
+
 def names(folder: str, properties: Mapping[str, str]) -> list[str]:
     """List the files under `folder` by their paths below it; none if there is no such folder.
 

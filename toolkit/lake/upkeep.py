@@ -49,14 +49,16 @@ def maintain_table(
     access: LakeAccess,
     table: str,
     *,
+    generation: int | None = None,
     keep_tags: Collection[str],
     since: datetime,
     orphans: datetime,
 ) -> Upkeep:
     """Compact `namespace.table`, then expire what is older than `since`.
 
-    A tag in `keep_tags` stays with its table snapshot, and so does the present state. Files that nothing names and that
-    are older than `orphans` are what killed runs left behind.
+    With `generation`, only files that may have rows of it are merged. A tag in `keep_tags` stays with its table
+    snapshot, and so does the present state. Files that nothing names and that are older than `orphans` are what killed
+    runs left behind.
 
     Raises:
         LakeError: a file of the table is missing or damaged; or what was compacted cannot be forced to the disk, and
@@ -65,7 +67,7 @@ def maintain_table(
     from py4j.protocol import Py4JJavaError
 
     try:
-        return _maintained(spark, access, table, keep_tags=keep_tags, since=since, orphans=orphans)
+        return _maintained(spark, access, table, generation, keep_tags=keep_tags, since=since, orphans=orphans)
     except Py4JJavaError as error:
         cause = str(error.java_exception.toString()).partition("\n")[0]
         raise LakeError(f"{table} cannot be maintained: {cause}; {access.names.remedy(table)}") from None
@@ -75,6 +77,7 @@ def _maintained(
     spark: SparkSession,
     access: LakeAccess,
     table: str,
+    generation: int | None,
     *,
     keep_tags: Collection[str],
     since: datetime,
@@ -96,8 +99,10 @@ def _maintained(
         return Upkeep(table, skipped="another process wrote to it after its build: run `cdc check`")
     # Files are removed below: what replaces them must be on the disk, and a killed run's newest commit too.
     force(access, table, present["snapshot-id"])
+    conditions = jvm.org.apache.iceberg.expressions.Expressions
+    where = conditions.alwaysTrue() if generation is None else conditions.equal("generation", generation)
     try:
-        merging = _compact(access, table, native, actions, position)
+        merging = _compact(access, table, native, actions, position, where)
     except Py4JJavaError as error:
         found = str(error.java_exception.toString())
         if not _is_conflict(found):
@@ -163,8 +168,9 @@ def _is_conflict(found: str) -> bool:
 
 
 @can_fail(Point.COMPACT)
-def _compact(access: LakeAccess, table: str, native: Any, actions: Any, position: Mapping[str, str]) -> Any:
-    merging = _saying(actions.rewriteDataFiles(native).option("min-input-files", str(_MIN_FILES)), position).execute()
+def _compact(access: LakeAccess, table: str, native: Any, actions: Any, position: Mapping[str, str], where: Any) -> Any:
+    rewriting = actions.rewriteDataFiles(native).option("min-input-files", str(_MIN_FILES)).filter(where)
+    merging = _saying(rewriting, position).execute()
     _forced(access, table, native)
     if native.currentSnapshot().allManifests(native.io()).size() >= _MIN_MANIFESTS:
         _saying(actions.rewriteManifests(native), position).execute()

@@ -179,7 +179,8 @@ def _spark(config: Config) -> list[Diagnosis]:
 def _damaged(lake: Lake) -> list[Diagnosis]:
     """List the tables and views whose metadata cannot be read, and those of `raw` and `ops` that lack files.
 
-    Of the log, the files of its newest commit are looked at. Builds and checks name a table of users that lacks one.
+    Of the log, the files of its newest commit are read, and lost ones of others are found. Builds and checks name a
+    table of users that lacks one.
     """
     from toolkit.lake import reads, scans, storage
     from toolkit.lake.stored_log import StoredLog
@@ -200,11 +201,31 @@ def _damaged(lake: Lake) -> list[Diagnosis]:
             newest = reads.snapshot_id(lake.access, name)
             if name == lake.access.names.events:
                 StoredLog(lake.access, rules=lake.rules).force(newest)
+                found += _lost_of_log(lake)
             elif name.startswith(f"{lake.access.names.ops}.") and newest is not None:
                 scans.require_files(lake.access, name)
         except CdcError as error:
             found.append(Diagnosis(Level.ERROR, f"lake {name}", str(error), reads.restore_remedy(lake.access, name)))
     return found
+
+
+def _lost_of_log(lake: Lake) -> list[Diagnosis]:
+    """Report files of older commits to the log that are lost."""
+    from toolkit.lake import scans
+
+    name = lake.access.names.events
+    remedy = (
+        "restore what is lost from a backup of the lake or from older versions of its objects; or run"
+        " `cdc init --new-generation`, which begins a new log with a copy of every table"
+    )
+    try:
+        lost = scans.lost_files(lake.access, name)
+    except CdcError as error:
+        return [Diagnosis(Level.ERROR, f"lake {name}", str(error).removesuffix(f"; {error.remedy}"), remedy)]
+    if not lost:
+        return []
+    what = f"{len(lost)} data files are lost, and no build can read their rows; the first is {lost[0]}"
+    return [Diagnosis(Level.ERROR, f"lake {name}", what, remedy)]
 
 
 def stale_tables(states: Iterable[TableState]) -> list[Diagnosis]:

@@ -58,7 +58,7 @@ def maintain(lake: Lake) -> tuple[Upkeep, ...]:
     ledger = Ledger(lake.access, rules=lake.rules)
     ledger.write_checkpoint()  # before the compaction, so that the events after it stay files of their own
     shown = kept_tags(lake.access)
-    spark = session.own_session(lake.access)
+    spark, last = session.own_session(lake.access), ledger.last()
     erased = erasure.condition(ledger)
     deleted = 0 if erased is None else upkeep.delete_erased(spark, lake.access, erased)
     own = lake.access.names
@@ -74,7 +74,11 @@ def maintain(lake: Lake) -> tuple[Upkeep, ...]:
             name = stage.detail = f"{namespace}.{table}"
             stage.show()
             try:
-                one = upkeep.maintain_table(spark, lake.access, name, keep_tags=shown, since=since, orphans=orphans)
+                # An earlier log may lack files: that can be why this one was begun.
+                newest = last.generation if last is not None and name == own.events else None
+                one = upkeep.maintain_table(
+                    spark, lake.access, name, generation=newest, keep_tags=shown, since=since, orphans=orphans
+                )
                 done.append(replace(one, erased=deleted) if name == own.events else one)
                 in_a_row = 0
             except LakeError as error:
