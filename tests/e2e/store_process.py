@@ -10,11 +10,12 @@ import os
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import psycopg
 
 from toolkit.api import Toolkit
-from toolkit.lake import reads, session, storage, upkeep
+from toolkit.lake import reads, scans, session, storage, upkeep
 from toolkit.values import config as configuration
 
 
@@ -68,6 +69,13 @@ def main(file: str) -> None:
     assert [row["label"] for row in kit.scan("public.item").to_arrow().to_pylist() if row["id"] == 1000] == ["more"]
     spark.sql("UPDATE current.public__item SET label = 'planted' WHERE id = 5")
     assert [(t.status, t.modified) for t in kit.check(full=True).tables] == [("different", 1)]
+    with patch.object(storage, "read", wraps=storage.read) as read:  # one listing finds the files, unopened
+        assert scans.lost_files(config.lake_access, events) == []
+    places = [call.args[0] for call in read.call_args_list]
+    assert places and not any(place.endswith(".parquet") for place in places), places
+    files = [row["file_path"] for row in spark.sql(f"SELECT file_path FROM {events}.files").collect()]
+    storage.delete(files[0], properties)
+    assert scans.lost_files(config.lake_access, events) == files[:1]
     print("all of it")
 
 

@@ -224,7 +224,7 @@ def _lost_of_log(lake: Lake) -> list[Diagnosis]:
         return [Diagnosis(Level.ERROR, f"lake {name}", str(error).removesuffix(f"; {error.remedy}"), remedy)]
     if not lost:
         return []
-    what = f"{len(lost)} data files are lost, and no build can read their rows; the first is {lost[0]}"
+    what = f"data files that are lost: {len(lost)}, such as {lost[0]}; no build can read their rows"
     return [Diagnosis(Level.ERROR, f"lake {name}", what, remedy)]
 
 
