@@ -29,6 +29,7 @@ _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
 }  # fmt: skip
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DATA = 0  # content of a manifest, or of a file, that is no delete
+PARQUET = "PARQUET"  # the format of a data file; deletion vectors have another
 DELETED = 2  # status of an entry whose file is no part of the table any more
 
 
@@ -131,16 +132,22 @@ def data_files(manifest_list: str, properties: Mapping[str, str]) -> Iterator[di
         Unusual: there is any other file, such as a deletion vector.
         OSError, ValueError: a file is missing or damaged.
     """
-    for manifest in _records(manifest_list, properties):
-        if manifest["content"] != _DATA:
+    for file in all_files(manifest_list, properties):
+        if file.get("content", _DATA) != _DATA or file["file_format"] != PARQUET:
             raise Unusual
+        yield file
+
+
+def all_files(manifest_list: str, properties: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Return the data files of a table snapshot and those that delete rows, as Iceberg's manifests describe them.
+
+    Raises:
+        OSError, ValueError: a manifest is missing or damaged.
+    """
+    for manifest in _records(manifest_list, properties):
         for entry in _records(manifest["manifest_path"], properties):
-            file: dict[str, Any] = entry["data_file"]
-            if entry["status"] == DELETED:
-                continue
-            if file.get("content", _DATA) != _DATA or file["file_format"] != "PARQUET":
-                raise Unusual
-            yield file
+            if entry["status"] != DELETED:
+                yield entry["data_file"]
 
 
 def _records(location: str, properties: Mapping[str, str]) -> Iterator[dict[str, Any]]:

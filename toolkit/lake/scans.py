@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import direct_scan, storage
-from toolkit.lake.direct_scan import Unusual, Where
+from toolkit.lake.direct_scan import PARQUET, Unusual, Where
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.reads import current_snapshot, metadata, metadata_location
 from toolkit.values.errors import LakeError
@@ -67,15 +66,14 @@ def require_files(access: LakeAccess, table: str) -> None:
     current = current_snapshot(metadata(access, table))
     properties = storage.file_properties(access)
     try:
-        with suppress(Unusual):
-            for file in direct_scan.data_files(current["manifest-list"], properties) if current else ():
-                storage.footer(file["file_path"], properties)
+        for file in direct_scan.all_files(current["manifest-list"], properties) if current else ():
+            (storage.footer if file["file_format"] == PARQUET else storage.read)(file["file_path"], properties)
     except (OSError, EOFError, ValueError) as error:
         raise unreadable(access, table, error) from None
 
 
 def lost_files(access: LakeAccess, table: str) -> list[str]:
-    """Return the locations of the data files that a `namespace.table` of any size names and that are not there.
+    """Return the locations of the files that a `namespace.table` of any size names and that are not there.
 
     One listing of the table's folder finds the others. They are not opened.
 
@@ -87,11 +85,8 @@ def lost_files(access: LakeAccess, table: str) -> list[str]:
     if found is None or current is None:
         return []
     properties = storage.file_properties(access)
-    named: list[str] = []
     try:
-        with suppress(Unusual):
-            for file in direct_scan.data_files(current["manifest-list"], properties):
-                named.append(file["file_path"])
+        named = [file["file_path"] for file in direct_scan.all_files(current["manifest-list"], properties)]
         return storage.missing(named, found["location"], properties)
     except (OSError, EOFError, ValueError) as error:
         raise unreadable(access, table, error) from None
