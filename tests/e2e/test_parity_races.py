@@ -108,12 +108,15 @@ def test_trap_141_a_run_of_dbt_from_before_the_cut_is_no_difference(source: Conf
             commands.build(config, select=select)
             show = partial(plans.show, session.session(config.lake_access), ledger, None, relations)
             show()
-            dbt_run._invoke(
+            results, _ = dbt_run._invoke(
                 config.lake_access,
                 ["run", "--select", "current__public__item", *arguments],
                 show,
                 dbt=config.dbt_project,
             )
+            for result in results:
+                if result.status == "error":
+                    raise BuildFailed(result.message)
 
         return build
 

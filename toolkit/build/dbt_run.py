@@ -135,7 +135,7 @@ def build(
         models=models,
         stale=stale,
         own_failed=own_failed,
-        failed={name: _reason(lake.access, name, result) for name, result in failed.items()},
+        failed={name: _reason(lake.access, name, result) for name, result in sorted(failed.items())},
     )
     if failed:
         raise BuildFailed(_not_built(finished.failed), finished)
@@ -355,8 +355,9 @@ def _model(result: Any) -> ModelResult:
 def _not_built(failed: Mapping[str, str]) -> str:
     """Return one message, with the first reason and the names of the other tables."""
     first, *others = failed
-    also = f" (not built either: {', '.join(others)})" if others else ""
-    return f"building {first}{also}: {failed[first]}"
+    if not others:
+        return f"building {first}: {failed[first]}"
+    return f"these tables could not be built: {', '.join(failed)}; the first: {failed[first]}"
 
 
 def _reason(access: LakeAccess, table: str, result: Any) -> str:
