@@ -14,7 +14,7 @@ from urllib.parse import urlparse
 import pytest
 
 from tests import commands
-from tests.support_ledger import ledger_of
+from tests.support_ledger import lake_of, ledger_of
 from tests.support_spark import STUB_DECODE, StubTask, batch_record
 from toolkit.lake import applied, check_results, reads, scans, session, staging, storage, tables, upkeep
 from toolkit.lake.upkeep import Upkeep
@@ -228,6 +228,9 @@ def test_a_new_log_is_merged_though_the_one_before_lacks_a_file(spark: SparkSess
         )  # fmt: skip
     assert _maintained(lake, "raw.events").merged >= 6
     assert spark.table("raw.events").where("kind = 'row' and generation = 2").count() == 12
+    lost_of = [scans.lost_files(lake.lake_access, "raw.events", ((("generation", "=", n),),)) for n in (1, 2)]
+    assert [Path(one).name for one in lost_of[0]] == [lost.name] and lost_of[1] == []
+    assert diagnosis._lost_of_log(lake_of(lake)) == []  # it advised to begin a new log, again and again
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["a good disk", "a disk that refuses"])

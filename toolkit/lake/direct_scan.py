@@ -106,10 +106,7 @@ def read(
     if found is None and snapshot is not None:
         raise Unusual
     of = metadata["current-schema-id"] if snapshot is None or found is None else found.get("schema-id")
-    fields = next((s["fields"] for s in metadata["schemas"] if s["schema-id"] == of), None)
-    if fields is None:
-        raise Unusual
-    known = {field["name"]: _Column(field["id"], field["name"], field["type"]) for field in fields}
+    known = _columns(metadata, of)
     wanted = list(known) if tuple(columns) == ("*",) else list(columns)
     needed = list(dict.fromkeys([*wanted, *(term[0] for terms in where for term in terms)]))
     if not known.keys() >= set(needed):
@@ -138,16 +135,28 @@ def data_files(manifest_list: str, properties: Mapping[str, str]) -> Iterator[di
         yield file
 
 
-def all_files(manifest_list: str, properties: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def all_files(
+    manifest_list: str, properties: Mapping[str, str], metadata: Mapping[str, Any] | None = None, where: Where = ()
+) -> Iterator[dict[str, Any]]:
     """Return the data files of a table snapshot and those that delete rows, as Iceberg's manifests describe them.
+
+    With a condition and the metadata of the table, only files that may have rows for which the condition holds.
 
     Raises:
         OSError, ValueError: a manifest is missing or damaged.
     """
+    known = {} if metadata is None else _columns(metadata, metadata["current-schema-id"])
     for manifest in _records(manifest_list, properties):
         for entry in _records(manifest["manifest_path"], properties):
-            if entry["status"] != DELETED:
+            if entry["status"] != DELETED and _may_hold(entry["data_file"], known, where):
                 yield entry["data_file"]
+
+
+def _columns(metadata: Mapping[str, Any], schema: int | None) -> dict[str, _Column]:
+    fields = next((s["fields"] for s in metadata["schemas"] if s["schema-id"] == schema), None)
+    if fields is None:
+        raise Unusual
+    return {field["name"]: _Column(field["id"], field["name"], field["type"]) for field in fields}
 
 
 def _records(location: str, properties: Mapping[str, str]) -> Iterator[dict[str, Any]]:

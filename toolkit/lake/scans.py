@@ -72,10 +72,11 @@ def require_files(access: LakeAccess, table: str) -> None:
         raise unreadable(access, table, error) from None
 
 
-def lost_files(access: LakeAccess, table: str) -> list[str]:
+def lost_files(access: LakeAccess, table: str, where: Where = ()) -> list[str]:
     """Return the locations of the files that a `namespace.table` of any size names and that are not there.
 
-    One listing of the table's folder finds the others. They are not opened.
+    One listing of the table's folder finds the others. They are not opened. With a condition, only files are looked for
+    that may have rows for which it holds.
 
     Raises:
         LakeError: a manifest of the table is missing or damaged, or its folder cannot be listed.
@@ -86,7 +87,8 @@ def lost_files(access: LakeAccess, table: str) -> list[str]:
         return []
     properties = storage.file_properties(access)
     try:
-        named = [file["file_path"] for file in direct_scan.all_files(current["manifest-list"], properties)]
+        files = direct_scan.all_files(current["manifest-list"], properties, found, where)
+        named = [file["file_path"] for file in files]
         return storage.missing(named, found["location"], properties)
     except (OSError, EOFError, ValueError) as error:
         raise unreadable(access, table, error) from None

@@ -210,7 +210,7 @@ def _damaged(lake: Lake) -> list[Diagnosis]:
 
 
 def _lost_of_log(lake: Lake) -> list[Diagnosis]:
-    """Report files of older commits to the log that are lost."""
+    """Report files of older commits to the log that are lost, if it was not begun anew since."""
     from toolkit.lake import scans
 
     name = lake.access.names.events
@@ -219,7 +219,8 @@ def _lost_of_log(lake: Lake) -> list[Diagnosis]:
         " `cdc init --new-generation`, which begins a new log with a copy of every table"
     )
     try:
-        lost = scans.lost_files(lake.access, name)
+        last = lake.ledger.last()
+        lost = scans.lost_files(lake.access, name, () if last is None else ((("generation", "=", last.generation),),))
     except CdcError as error:
         return [Diagnosis(Level.ERROR, f"lake {name}", str(error).removesuffix(f"; {error.remedy}"), remedy)]
     if not lost:
