@@ -129,10 +129,13 @@ def data_files(manifest_list: str, properties: Mapping[str, str]) -> Iterator[di
         Unusual: there is any other file, such as a deletion vector.
         OSError, ValueError: a file is missing or damaged.
     """
-    for file in all_files(manifest_list, properties):
-        if file.get("content", _DATA) != _DATA or file["file_format"] != PARQUET:
+    for manifest in _records(manifest_list, properties):
+        if manifest["content"] != _DATA:
             raise Unusual
-        yield file
+        for file in _files(manifest, properties):
+            if file.get("content", _DATA) != _DATA or file["file_format"] != PARQUET:
+                raise Unusual
+            yield file
 
 
 def all_files(
@@ -147,9 +150,13 @@ def all_files(
     """
     known = {} if metadata is None else _columns(metadata, metadata["current-schema-id"])
     for manifest in _records(manifest_list, properties):
-        for entry in _records(manifest["manifest_path"], properties):
-            if entry["status"] != DELETED and _may_hold(entry["data_file"], known, where):
-                yield entry["data_file"]
+        yield from (file for file in _files(manifest, properties) if _may_hold(file, known, where))
+
+
+def _files(manifest: Mapping[str, Any], properties: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    for entry in _records(manifest["manifest_path"], properties):
+        if entry["status"] != DELETED:
+            yield entry["data_file"]
 
 
 def _columns(metadata: Mapping[str, Any], schema: int | None) -> dict[str, _Column]:

@@ -210,7 +210,7 @@ def _damaged(lake: Lake) -> list[Diagnosis]:
 
 
 def _lost_of_log(lake: Lake) -> list[Diagnosis]:
-    """Report files of older commits to the log that are lost, if it was not begun anew since."""
+    """Report lost files of older commits to the log, except those of a log before it."""
     from toolkit.lake import scans
 
     name = lake.access.names.events
