@@ -192,12 +192,15 @@ class Toolkit:
         from toolkit.capture.runner import only_runner
         from toolkit.values.libraries import Library, preload
 
+        failed: list[BuildFailed] = []
+
         def build() -> BuildResult:
             try:
                 return dbt_run.build(self.lake, self.config.dbt_project)
             except BuildFailed as error:
                 if error.result is None:
                     raise
+                failed.append(error)
                 result: BuildResult = error.result
                 return result
 
@@ -207,6 +210,8 @@ class Toolkit:
             healed = _timed("heal", lambda: copy.repair_stale(self.source, self.lake), finished) if heal else None
             built = _timed("build", build, finished)
             checked = _timed("check", lambda: self._check((), failed_before=built.own_failed))
+            if failed and checked.green:  # a check compares `current` only: of some tables `history` is not built
+                raise failed[0]
             return RunResult(drained, healed, built, checked)
 
     def repair(self, *tables: str, scope: Scope | None = None) -> SnapshotResult:
