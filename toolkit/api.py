@@ -210,7 +210,7 @@ class Toolkit:
             healed = _timed("heal", lambda: copy.repair_stale(self.source, self.lake), finished) if heal else None
             built = _timed("build", build, finished)
             checked = _timed("check", lambda: self._check((), failed_before=built.own_failed))
-            if failed and checked.green:  # a check compares `current` only: of some tables `history` is not built
+            if failed and checked.green:  # a check does not ask for a table that could not be dropped
                 raise failed[0]
             return RunResult(drained, healed, built, checked)
 

@@ -7,12 +7,16 @@ import io
 import json
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from tests import commands
 from tests.dbt.scenario import Row, Source
+from tests.support_ledger import lake_of
 from toolkit.build import dbt_run
+from toolkit.quality.built_tables import build_tables
 from toolkit.rawlog.arrow import to_arrow
+from toolkit.rawlog.states import live_tables
 from toolkit.values.config import Config
 from toolkit.values.lake_types import text_sql
 from toolkit.values.names import lake_columns, lake_table, quote_spark
@@ -39,6 +43,18 @@ def rules(config: Config, select: str = "test_type:data") -> list[tuple[str, str
 def rebuilt(result: dbt_run.BuildResult) -> list[str]:
     """Models whose table changed."""
     return [model.name for model in result.models if model.action in ("rebuild", "merge")]
+
+
+def behind(config: Config) -> set[str]:
+    """Lake names of the tables that a check would build."""
+    lake, asked = lake_of(config), set[str]()
+
+    def build(*, select: Sequence[str] | None = None) -> None:
+        live = (lake_table(table.schema, table.name) for table in live_tables(lake.ledger))
+        asked.update(live if select is None else select)
+
+    build_tables(lake, set(), build)
+    return asked
 
 
 class Lake:

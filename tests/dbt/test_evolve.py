@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from dbt.adapters.spark import session as dbt_session
 
-from tests.dbt.harness import Lake
+from tests.dbt.harness import Lake, behind
 from tests.dbt.scenario import Row, Source, Table, column
 from tests.dbt.test_rebuild import plain_run
-from tests.support_ledger import ledger_of
 from toolkit.build import dbt_run, schema_changes
 from toolkit.lake import schema_update
-from toolkit.lake.applied import applied, behind, rows_between
+from toolkit.lake.applied import applied, rows_between
 from toolkit.values.errors import BuildFailed
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import TableVersion
@@ -182,8 +181,7 @@ def test_a_kill_leaves_the_old_or_the_new_table(
         built.build()
     assert built.rows("current.public__shop", table.snapshot()) == at_ddl
     # Its newest batch is not applied whole: a check has to build it, or it would find it to differ.
-    shape = TableVersion.from_json(table.snapshot())
-    assert behind(built.config.lake_access, built.spark, ledger_of(built.config), [shape]) == ("public__shop",)
+    assert behind(built.config) == {"public__shop"}
     assert _actions(built.build())["current.public__shop"][0] == "merge"
     assert built.rows("current.public__shop", table.snapshot()) == _truth(source, table)
 
@@ -282,8 +280,7 @@ def test_a_kill_after_any_commit_leaves_a_true_state(
             patch.setattr(dbt_session.Cursor, "execute", dying(dbt_session.Cursor.execute, writing))
             patch.setattr(schema_update, "apply", dying(schema_update.apply, lambda _: True))
             built.build()
-        shapes = [TableVersion.from_json(each.snapshot()) for each in (table, other)]
-        late = behind(built.config.lake_access, built.spark, ledger_of(built.config), shapes)
+        late = behind(built.config)
         for each in (table, other):
             # What a check would not build it would find to differ.
             assert _stands_somewhere_true(built, source, each) == source.lsn or f"public__{each.name}" in late

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_models import actions, check_current, check_history
 from tests.support_ledger import lake_of
 from toolkit.build import small_tables
-from toolkit.lake import reads
+from toolkit.lake import reads, storage
 from toolkit.ops import diagnosis
 from toolkit.values.errors import BuildFailed
 
@@ -64,6 +65,37 @@ def test_a_lost_file_fails_its_table_only(built: Lake) -> None:
     advised = said.partition("`cdc build -- ")[2].rstrip("`").split()
     built.build(dbt_args=advised)
     check_current(built, source, tables)
+
+
+def test_a_table_that_cannot_be_dropped_does_not_stop_the_build(built: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build ended before it made the views over partitions, and a run before its check."""
+    source = Source()
+    tables = _tables(source)
+    built.append(source)
+    built.build()
+    source.begin()
+    for table in tables[:2]:
+        table.dropped = True
+        source.schema(table)
+    source.commit()
+    _update(source, tables[2:], "2")
+    built.append(source)
+    delete = storage.delete
+
+    def refuse(place: str, properties: Mapping[str, str]) -> None:
+        if "public__t-" in place:
+            raise PermissionError(1, "no", place)
+        delete(place, properties)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "delete", refuse)
+        with pytest.raises(BuildFailed, match=r"current\.public__t: \S+ is of a table to drop and cannot") as failed:
+            built.build()
+    assert failed.value.result.failed.keys() == {"current.public__t", "history.public__t"}
+    assert reads.tables(built.config.lake_access, "current") == ("public__t", "public__v")
+    check_current(built, source, tables[2:])
+    built.build()
+    assert reads.tables(built.config.lake_access, "current") == ("public__v",)
 
 
 @pytest.mark.wide

@@ -33,7 +33,7 @@ from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.source import exact_cut, row_lines, slot
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
-from toolkit.values.errors import BuildFailed, ConfigError, LakeError, SlotError
+from toolkit.values.errors import ConfigError, LakeError, SlotError
 from toolkit.values.lsn import Lsn
 from toolkit.values.resources import ROOT
 from toolkit.values.row_line import Comparison
@@ -284,8 +284,36 @@ def test_a_table_that_cannot_be_built_does_not_keep_the_others_from_their_proof(
     assert {table.status for name, table in found.items() if name != "public.item"} == {"identical"}
     assert scan_published(source.lake_access, "public.bag").to_arrow().num_rows == 6
     assert [str(a) for a in status_report.status(source).alerts if a.what == "table public.item"] != []
-    with pytest.raises(BuildFailed, match=r"history\.public__item: a file of it cannot be read"):
-        Toolkit(source).run()  # its build brings `current` to the LSN, so that its check builds nothing
+    for report in (_check(source), Toolkit(source).run().check):  # `current` is at the LSN: only `history` is behind
+        assert not report.green and _by_name(report)["public.item"].remedy == again
     commands.build(source, dbt_args=again.split()[3:])
     assert _check(source).green
+    assert Toolkit(source).run().check.green
+
+
+def test_a_table_of_which_the_metadata_is_torn_does_not_keep_the_others_from_their_proof(source: Config) -> None:
+    """The whole build and the whole check failed with the first such table."""
+    assert _check(source).green
+    torn = {}
+    for name in ("current.public__item", "history.public__bag"):
+        path = Path(str(reads.metadata_location(source.lake_access, name)).removeprefix("file:"))
+        torn[path] = path.read_bytes()
+        path.write_bytes(torn[path][:100])
+    session.own_session(source.lake_access).catalog.clearCache()
+    run_sql(
+        source, "update public.item set name = name || '!'", "insert into public.bag values ('new')",
+        "insert into public.empty values (1)", "alter table public.item add column more int",
+    )  # fmt: skip
+    run = Toolkit(source).run()
+    found = _by_name(run.check)
+    assert {name for name, table in found.items() if table.status != "identical"} == {"public.item", "public.bag"}
+    for name, table in (("public.item", "current.public__item"), ("public.bag", "history.public__bag")):
+        assert (found[name].status, found[name].remedy) == ("not_taken", "cdc doctor")
+        assert (found[name].reason or "").startswith(f"table {table}: metadata file "), found[name]
+    shown = status_report.status(source)
+    assert shown.failing and {t.table: t.proven_lsn for t in shown.tables}["public.item"] is None, shown
+    assert "metadata file " in (shown.lake or ""), shown
+    assert scan_published(source.lake_access, "public.empty").to_arrow().num_rows == 1
+    for path, content in torn.items():
+        path.write_bytes(content)
     assert Toolkit(source).run().check.green

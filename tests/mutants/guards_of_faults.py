@@ -11,6 +11,10 @@ _JVM = "tests/unit/test_jvm_end.py::test_each_command_names_a_jvm_that_was_kille
 _REBUILD = "tests/dbt/test_rebuild.py::"
 _OTHERS = "tests/dbt/test_small_tables.py::test_a_table_that_another_process_changes_is_left_to_its_model"
 _MERGED = "tests/dbt/test_merge.py::test_merges_into_a_large_table_equal_a_full_rebuild"
+_TORN = (
+    "tests/e2e/test_quality_check.py::"
+    "test_a_table_of_which_the_metadata_is_torn_does_not_keep_the_others_from_their_proof"
+)
 _NEW_KEY = "tests/postgres/test_new_key.py::test_a_new_key_loses_no_ddl"
 
 GUARDS_OF_FAULTS = (
@@ -227,5 +231,19 @@ GUARDS_OF_FAULTS = (
         "toolkit/build/project.py",
         "schema != access.names.staging",
         "tests/unit/test_project.py::test_a_project_of_another_source_is_refused",
+    ),
+    Guard(
+        "a check builds a table of which only `history` is behind",
+        "toolkit/quality/built_tables.py",
+        ", (table.relid, history_build(lake.access, table))]",
+        "]",
+        "tests/e2e/test_quality_check.py::test_a_table_that_cannot_be_built_does_not_keep_the_others_from_their_proof",
+    ),
+    Guard(
+        "a check asks for no table of which the metadata is damaged",
+        "toolkit/quality/built_tables.py",
+        "builds.append((table.relid, None))",
+        "pass",
+        _TORN,
     ),
 )

@@ -89,7 +89,7 @@ RAISED = list(_raised())
 _MADE = {
     "_in_words(failed, untried=len(names) - len(done) - len(failed))",
     "_message(exception, results)",
-    "_not_built(finished.failed)",
+    "_not_built(failed)",
     "_reason(source, error, server)",
     "str(error)",
     "f'{error}{_begun(config, lake)}'",

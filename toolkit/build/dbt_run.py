@@ -53,7 +53,7 @@ class BuildResult:
     models: tuple[ModelResult, ...]
     stale: tuple[TableState, ...] = ()  # as of an LSN: tables that are not built because their rows are unknown there
     own_failed: tuple[str, ...] = ()  # the user's failed models, with the reason; the toolkit's are built
-    failed: Mapping[str, str] = field(default_factory=dict)  # why tables, as schema.alias, are not built
+    failed: Mapping[str, str] = field(default_factory=dict)  # why tables, as schema.alias, are not built or not dropped
 
 
 def build(
@@ -116,13 +116,14 @@ def build(
     finally:
         if as_of is not None:
             models_sync.sync(lake, dbt)  # a plain `dbt run` must not find the models of that LSN
-    failed = {_relation(r): r for r in results if r.status in _FAILED and not project.of_user(r.node)}
+    broken = {_relation(r): r for r in results if r.status in _FAILED and not project.of_user(r.node)}
+    failed = {name: _reason(lake.access, name, result) for name, result in sorted(broken.items())}
     made = (r for r in results if r.node.resource_type == "model" and _relation(r) not in failed)
     models = (*(_model(result) for result in made), *done)
     if as_of is None:
         replaced = [model.name.partition(".")[2] for model in models if model.action == BuildAction.REBUILD]
         schema_changes.describe(lake.access, ledger, replaced)
-        retired.retire(lake.access, ledger)
+        failed |= retired.retire(lake.access, ledger).failed
         root_views.follow(lake.access, own_session(lake.access), ledger)
     stale = _stale(lake.access, ledger, as_of, select)
     if select and not models and not stale and not failed:
@@ -135,10 +136,10 @@ def build(
         models=models,
         stale=stale,
         own_failed=own_failed,
-        failed={name: _reason(lake.access, name, result) for name, result in sorted(failed.items())},
+        failed=failed,
     )
     if failed:
-        raise BuildFailed(_not_built(finished.failed), finished)
+        raise BuildFailed(_not_built(failed), finished)
     return finished
 
 
@@ -357,7 +358,7 @@ def _not_built(failed: Mapping[str, str]) -> str:
     first, *others = failed
     if not others:
         return f"building {first}: {failed[first]}"
-    return f"these tables could not be built: {', '.join(failed)}; the first: {failed[first]}"
+    return f"building failed for {', '.join(failed)}; the first: {failed[first]}"
 
 
 def _reason(access: LakeAccess, table: str, result: Any) -> str:

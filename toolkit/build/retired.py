@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.rawlog.states import copied
+from toolkit.values.errors import LakeError
 from toolkit.values.log_setup import logger
 from toolkit.values.names import lake_table, quote_spark
 
@@ -15,16 +18,21 @@ if TYPE_CHECKING:
 _log = logger(__name__)
 
 
-def retire(access: LakeAccess, ledger: Ledger) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """Names of the dropped tables, and why others are still there."""
+
+    dropped: tuple[str, ...]
+    failed: Mapping[str, str]
+
+
+def retire(access: LakeAccess, ledger: Ledger) -> Retired:
     """Drop the built tables whose name no source table has any more.
 
     A renamed table is built under its new name. The old table is dropped only when the new one exists and no view of
     `published` shows the old one. The `history` of a table that was dropped at the source is kept under a name of its
-    own, until the table is erased. Tables that no build of this generation has made are ignored. Return the names of
-    the dropped tables.
-
-    Raises:
-        LakeError: a file of such a table cannot be deleted; the table is still there then.
+    own, until the table is erased. Tables that no build of this generation has made are ignored. A table that is
+    damaged, or of which a file cannot be deleted, does not stop the others.
     """
     from toolkit.lake import reads, removal, root_views
     from toolkit.lake.published_views import READ
@@ -37,32 +45,40 @@ def retire(access: LakeAccess, ledger: Ledger) -> tuple[str, ...]:
     own = access.names
     made = {layer: reads.tables(access, layer) for layer in (own.current, own.history)}
     if named.issuperset(name for names in made.values() for name in names):
-        return ()
+        return Retired((), {})
     views = reads.tables(access, access.names.published, "VIEW")
     read = (reads.properties(access, f"{access.names.published}.{view}").get(READ, view).split() for view in views)
     named |= {name for names in read for name in names}
     done = copied(ledger)
     erased = {relid for relid, version in versions.items() if version.table.dropped and relid not in done}
-    left = []
-    for layer, names in made.items():
-        for name in names:
-            if name in named and not (layer == own.history and erased):
+
+    def is_left(layer: str, name: str) -> bool:
+        if name in named and not (layer == own.history and erased):
+            return False
+        relid, generation = _made_of(access, f"{layer}.{name}")
+        version = versions.get(relid)
+        if version is None or last is None or generation != last.generation:
+            return False
+        if layer == own.history and relid in erased:
+            return True
+        if name in named or name == version.history_name:
+            return False
+        follows = layer == own.history or not version.table.dropped
+        return not follows or _made_of(access, f"{layer}.{version.history_name}") == (relid, generation)
+
+    dropped, failed = [], {}
+    for layer, name in [(layer, name) for layer, names in made.items() for name in names]:
+        table = f"{layer}.{name}"
+        try:
+            if not is_left(layer, name):
                 continue
-            relid, generation = _made_of(access, f"{layer}.{name}")
-            version = versions.get(relid)
-            if version is None or last is None or generation != last.generation:
-                continue
-            if layer == own.history and relid in erased:
-                left.append(f"{layer}.{quote_spark(name)}")
-            elif name not in named and name != version.history_name:
-                follows = layer == own.history or not version.table.dropped
-                if follows and _made_of(access, f"{layer}.{version.history_name}") != (relid, generation):
-                    continue
-                left.append(f"{layer}.{quote_spark(name)}")
-    for table in left:
-        removal.drop(own_session(access), access, table)
+            removal.drop(own_session(access), access, f"{layer}.{quote_spark(name)}")
+        except LakeError as error:
+            failed[table] = str(error)
+            continue
+        dropped.append(table)
         _log.info("table dropped", extra={"table": table})
-    return tuple(table.replace("`", "") for table in left)
+    return Retired(tuple(dropped), failed)
 
 
 def _made_of(access: LakeAccess, table: str) -> tuple[int, int]:

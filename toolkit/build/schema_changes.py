@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from toolkit.lake.applied import position, rows_between
 from toolkit.lake.schema_update import Step
 from toolkit.rawlog.states import copied
+from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.lake_types import spark_type
 from toolkit.values.log_setup import logger
@@ -152,7 +153,10 @@ def _target(access: LakeAccess, alias: str, relid: int, generation: int) -> _Tar
     """Read position and schema version of a built table, if its newest commit is of exactly this relation."""
     from toolkit.lake import reads
 
-    found = reads.metadata(access, f"{access.names.current}.{alias}")
+    try:
+        found = reads.metadata(access, f"{access.names.current}.{alias}")
+    except LakeError:
+        return None  # its model fails with what is damaged
     if found is None:
         return None
     properties, stated = found.get("properties") or {}, position(found)

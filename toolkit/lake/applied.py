@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,7 @@ class Applied:
     @property
     def build(self) -> Commit | None:
         """Return the newest commit that a build made."""
-        return next((c for c in self.commits if c.batch_id is not None), None)
+        return _build(self.commits)
 
     def foreign(self, since: int | None) -> tuple[Foreign, ...]:
         """List the commits after a table snapshot that neither a build nor a compaction made, newest first.
@@ -96,9 +96,15 @@ class Applied:
 
 
 def applied(access: LakeAccess, table: TableVersion) -> Applied:
-    """Read the commits of a table, which show its position and how it was reached."""
+    """Read the commits of a table in `current`, which show its position and how it was reached."""
     found = reads.metadata(access, f"{access.names.current}.{lake_table(table.schema, table.name)}")
     return Applied(found is not None, tuple(commits(found)) if found is not None else ())
+
+
+def history_build(access: LakeAccess, table: TableVersion) -> Commit | None:
+    """Read the newest commit that a build made to a table in `history`; None if there is none."""
+    found = reads.metadata(access, f"{access.names.history}.{lake_table(table.schema, table.name)}")
+    return _build(commits(found)) if found is not None else None
 
 
 def commits(metadata: dict[str, Any]) -> Iterator[Commit]:
@@ -155,6 +161,10 @@ def _position(snapshot: Mapping[str, Any], snapshots: Mapping[int, Mapping[str, 
     return stated
 
 
+def _build(made: Iterable[Commit]) -> Commit | None:
+    return next((c for c in made if c.batch_id is not None), None)
+
+
 def _stated(snapshot: Mapping[str, Any]) -> dict[str, str]:
     return {k: v for k, v in (snapshot.get("summary") or {}).items() if k.startswith(_POSITION)}
 
@@ -192,11 +202,11 @@ def misshapen(table: TableVersion, made: Applied) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """The events of the log for tables since their build. Batches up to `floor` are not counted."""
+    """The events of the log for tables since their builds. Batches up to `floor` are not counted."""
 
     floor: int
     ends: Mapping[int, Lsn]  # by batch
-    inside: Collection[int]  # tables whose build ended inside a batch
+    inside: Collection[int]  # tables of which a build ended inside a batch
     newest: Mapping[int, tuple[int, int]]  # batch and commit LSN of a table's newest event
 
     def outdates(self, relid: int, build: Commit | None) -> bool:
@@ -210,16 +220,17 @@ class News:
         return within and (relid not in self.inside or highest >= build.lsn)
 
 
-def news(spark: SparkSession, ledger: Ledger, built: Mapping[int, Commit | None]) -> News:
-    """Read what the log holds for each table (by relid) since its build."""
-    stands = {r: (b.batch_id, b.lsn) for r, b in built.items() if b is not None and b.batch_id is not None}
-    ends = ledger.ends({batch for batch, _ in stands.values()})
-    inside = {r: lsn for r, (batch, lsn) in stands.items() if lsn is not None and lsn < ends.get(batch, 0)}
+def news(spark: SparkSession, ledger: Ledger, built: Iterable[tuple[int, Commit | None]]) -> News:
+    """Read what the log holds for each table since its builds, each given with the relid of its table."""
+    stands = [(r, b.batch_id, b.lsn) for r, b in built if b is not None and b.batch_id is not None]
+    ends = ledger.ends({batch for _, batch, _ in stands})
+    inside = [(r, lsn) for r, batch, lsn in stands if lsn is not None and lsn < ends.get(batch, 0)]
     newest: dict[int, tuple[int, int]] = {}
     last = ledger.last()
-    floor = min((batch for batch, _ in stands.values()), default=0 if last is None else last.batch_id)
+    floor = min((batch for _, batch, _ in stands), default=0 if last is None else last.batch_id)
     if last is not None and stands and (inside or last.batch_id > floor):
-        relids, low = ", ".join(map(str, inside)) or "NULL", int(min(inside.values(), default=Lsn(0)))
+        relids = ", ".join(sorted({str(relid) for relid, _ in inside})) or "NULL"
+        low = int(min((lsn for _, lsn in inside), default=Lsn(0)))
         rows = spark.sql(
             f"SELECT relid, max(batch_id), max(commit_lsn) FROM {ledger.access.names.events}"
             f" VERSION AS OF {ledger.snapshot_id()}"
@@ -227,18 +238,7 @@ def news(spark: SparkSession, ledger: Ledger, built: Mapping[int, Commit | None]
             f" AND kind IN {BUILT_FROM} GROUP BY relid"
         ).collect()
         newest = {relid: (batch, commit) for relid, batch, commit in rows}
-    return News(floor, ends, frozenset(inside), newest)
-
-
-def behind(access: LakeAccess, spark: SparkSession, ledger: Ledger, tables: Sequence[TableVersion]) -> tuple[str, ...]:
-    """Return the lake names of the tables for which a build has anything to do.
-
-    Such a table is not built yet, has newer events, or its build ended inside a batch. The last happens if a build was
-    killed between two DDL commands.
-    """
-    built = {table.relid: applied(access, table).build for table in tables}
-    since = news(spark, ledger, built)
-    return tuple(sorted(lake_table(t.schema, t.name) for t in tables if since.outdates(t.relid, built[t.relid])))
+    return News(floor, ends, frozenset(relid for relid, _ in inside), newest)
 
 
 def rows_between(

@@ -86,14 +86,18 @@ def proofs_by_name(access: LakeAccess) -> dict[str, dict[str, Any]]:
 
 
 def lost_proofs(access: LakeAccess) -> frozenset[int]:
-    """Return the relids of tables whose proven table snapshot, which `published` shows, is gone from the lake."""
+    """Return the relids of tables whose proven table snapshot, which `published` shows, cannot be found in the lake."""
     from toolkit.lake import reads
 
+    def lost(name: str, snapshot_id: int) -> bool:
+        try:
+            return reads.snapshot(reads.metadata(access, f"{access.names.current}.{name}"), snapshot_id) is None
+        except LakeError:  # its metadata is damaged
+            return True
+
+    rows = proofs_by_name(access).items()
     return frozenset(
-        row["relid"]
-        for name, row in proofs_by_name(access).items()
-        if row.get("snapshot_id") is not None
-        and reads.snapshot(reads.metadata(access, f"{access.names.current}.{name}"), row["snapshot_id"]) is None
+        row["relid"] for name, row in rows if row.get("snapshot_id") is not None and lost(name, row["snapshot_id"])
     )
 
 

@@ -7,9 +7,10 @@ Iceberg reader can ask for it by its id. This module reads `ops.published` and n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
 from toolkit.lake.lake_catalog import open_catalog
@@ -49,22 +50,7 @@ def published_tables(access: LakeAccess) -> tuple[PublishedTable, ...]:
         NotProven: no check has published a table yet.
         LakeError: a published table snapshot no longer exists.
     """
-    newest = proofs_by_name(access)
-    if not newest:
-        raise NotProven(f"published tables of {access.warehouse}: there are none; run `cdc check`")
-    found = []
-    for name, row in sorted(newest.items()):
-        columns = shown_columns(access, name, row["snapshot_id"])
-        metadata = reads.metadata_location(access, f"{access.names.current}.{name}")
-        assert metadata is not None
-        found.append(
-            PublishedTable(
-                table=row["table"], relation=name, lsn=Lsn(row["lsn"]), proven_at=row["proven_at"],
-                status=row["status"], tag=row["tag"], snapshot_id=row["snapshot_id"],
-                metadata=metadata, columns=columns,
-            )
-        )  # fmt: skip
-    return tuple(found)
+    return tuple(_published(access, name, row) for name, row in sorted(_proofs(access).items()))
 
 
 def scan_published(access: LakeAccess, table: str) -> DataScan:
@@ -75,13 +61,14 @@ def scan_published(access: LakeAccess, table: str) -> DataScan:
 
     Raises:
         NotProven: no table of that name is published.
-        LakeError: a published table snapshot no longer exists.
+        LakeError: the published table snapshot no longer exists.
     """
-    tables = published_tables(access)
-    found = next((t for t in tables if table in (t.table, t.relation)), None)
-    if found is None:
-        hint = nearest(table, (t.table for t in tables))
+    proofs = _proofs(access)
+    name = next((name for name, row in sorted(proofs.items()) if table in (row["table"], name)), None)
+    if name is None:
+        hint = nearest(table, (row["table"] for row in proofs.values()))
         raise NotProven(f"published table {table}: there is none; {hint}; run `cdc check` if it was never proven")
+    found = _published(access, name, proofs[name])
     current = open_catalog(access).load_table(f"{access.names.current}.{found.relation}")
     snapshot = current.snapshot_by_id(found.snapshot_id)
     # pyiceberg takes the columns of a filter from the table's current schema, even for an older table snapshot.
@@ -103,3 +90,21 @@ def duckdb_script(access: LakeAccess) -> str:
             f" from iceberg_scan('{metadata}', snapshot_from_id = {table.snapshot_id});",
         ]
     return "\n".join(lines)
+
+
+def _proofs(access: LakeAccess) -> dict[str, dict[str, Any]]:
+    proofs = proofs_by_name(access)
+    if not proofs:
+        raise NotProven(f"published tables of {access.warehouse}: there are none; run `cdc check`")
+    return proofs
+
+
+def _published(access: LakeAccess, name: str, row: Mapping[str, Any]) -> PublishedTable:
+    columns = shown_columns(access, name, row["snapshot_id"])
+    metadata = reads.metadata_location(access, f"{access.names.current}.{name}")
+    assert metadata is not None
+    return PublishedTable(
+        table=row["table"], relation=name, lsn=Lsn(row["lsn"]), proven_at=row["proven_at"],
+        status=row["status"], tag=row["tag"], snapshot_id=row["snapshot_id"],
+        metadata=metadata, columns=columns,
+    )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
 from toolkit.lake.applied import BUILT_FROM, commits
+from toolkit.values.errors import LakeError
 from toolkit.values.outcome import BuildAction
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Found:
     """The start of one model. `news` are the events since its target; `whole` are all events, for a rebuild.
 
     `since` is the current snapshot of its table, whatever made it. What is built is built on it, or not committed.
+    `damage` says that the table's metadata cannot be read, and the remedy. Its model fails with it.
     """
 
     target: Target | None
@@ -89,6 +91,7 @@ class Found:
     news: Facts = Facts()
     whole: Facts | None = None
     since: str | None = None
+    damage: str | None = None
 
     @property
     def quiet(self) -> bool:
@@ -139,7 +142,7 @@ def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[Tab
     last = log.last()
     assert last is not None
     tables = [_table(log, name) for _, name in models]
-    targets = [target for target, _ in tables]
+    targets = [table.target for table in tables]
     aims = [
         Aim(
             plan.relid, plan.schema_id, bool(plan.segments), bool(plan.segments and plan.segments[-1].key),
@@ -156,10 +159,10 @@ def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[Tab
     built = {t.place for t in asked if (t.batch, t.lsn) != (last.batch_id, int(upto))}
     news = _facts(spark, log, upto, _with_news(spark, log, built))
     found = []
-    for (target, since), aim in zip(tables, aims, strict=True):
-        new = Facts() if target is None else news.get(target.place, Facts())
-        found.append(Found(target, decide(aim, target, new), new, since=since))
-    rebuilt = [f.decision is None or f.decision.action == BuildAction.REBUILD for f in found]
+    for table, aim in zip(tables, aims, strict=True):
+        new = Facts() if table.target is None else news.get(table.target.place, Facts())
+        found.append(replace(table, decision=None if table.damage else decide(aim, table.target, new), news=new))
+    rebuilt = [not f.damage and (f.decision is None or f.decision.action == BuildAction.REBUILD) for f in found]
     places = [(plan.relid, _FIRST, _FIRST) for plan, _ in models]
     whole = _facts(spark, log, upto, {place for place, folded in zip(places, rebuilt, strict=True) if folded})
     return [
@@ -168,13 +171,16 @@ def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[Tab
     ]
 
 
-def _table(log: Ledger, name: str) -> tuple[Target | None, str | None]:
+def _table(log: Ledger, name: str) -> Found:
     """Return what a table says of its build, and its current snapshot."""
-    metadata = reads.metadata(log.access, name)
+    try:
+        metadata = reads.metadata(log.access, name)
+    except LakeError as error:
+        return Found(None, None, damage=str(error))
     current = reads.current_snapshot(metadata)
     if metadata is None or current is None:
-        return None, None
-    return _target(metadata), str(current["snapshot-id"])
+        return Found(None, None)
+    return Found(_target(metadata), None, since=str(current["snapshot-id"]))
 
 
 def _target(metadata: dict[str, Any]) -> Target | None:

@@ -108,6 +108,7 @@ def status(config: Config) -> Status:
         last = ledger.last()
         found = _with_lake(found, ledger)
         wrong += alerts.of_tables(config.check, found.tables)
+        found = replace(found, applied_lsn=_applied(ledger))  # fails if the metadata of any table is damaged
         require_writable(config.lake_access)
     except CdcError as error:
         reason = error if last is not None else _unreadable(config.lake_access)
@@ -163,7 +164,6 @@ def _with_lake(found: Status, ledger: Ledger) -> Status:
     return replace(
         found,
         committed_lsn=last.complete_to,
-        applied_lsn=_applied(ledger),
         published_lsn=published.published_lsn(ledger),
         last_check=checked,
         tables=tables,
@@ -256,7 +256,11 @@ def _begun(config: Config, lake: Lake) -> str:
 
 
 def _applied(ledger: Ledger) -> Lsn | None:
-    """Return the newest position that a finished build has applied."""
+    """Return the newest position that a finished build has applied.
+
+    Raises:
+        LakeError: the metadata of a table is missing or damaged.
+    """
     from toolkit.values.names import lake_table
 
     newest = 0

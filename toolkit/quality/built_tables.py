@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from toolkit.values.errors import BuildFailed
+from toolkit.values.errors import BuildFailed, LakeError
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table
 
 if TYPE_CHECKING:
-    from toolkit.lake.applied import Applied, News
+    from toolkit.lake.applied import Applied, Commit, News
     from toolkit.lake.opened import Lake
 
 
@@ -38,7 +38,7 @@ def build_tables(lake: Lake, wanted: set[int], build: Build) -> BuiltTables:
     Raises:
         BuildFailed: more failed than the build of single tables.
     """
-    from toolkit.lake.applied import applied, news
+    from toolkit.lake.applied import applied, history_build, news
     from toolkit.rawlog.states import live_tables, table_states
 
     ledger = lake.reread()
@@ -47,9 +47,17 @@ def build_tables(lake: Lake, wanted: set[int], build: Build) -> BuiltTables:
     able = {s.relid for s in table_states(ledger) if s.comparable}
     live = [t for t in live_tables(ledger) if t.relid in able]
     asked = [t for t in live if not wanted or t.relid in wanted]
-    made = {table.relid: applied(lake.access, table) for table in asked}
-    since = news(lake.spark, ledger, {relid: one.build for relid, one in made.items()})
-    outdated = {t.relid for t in asked if since.outdates(t.relid, made[t.relid].build)}
+    made: dict[int, Applied] = {}
+    builds: list[tuple[int, Commit | None]] = []
+    for table in asked:
+        try:
+            made[table.relid] = applied(lake.access, table)
+            # A check compares `current` only. A table of which `history` lacks an event is not proven either.
+            builds += [(table.relid, made[table.relid].build), (table.relid, history_build(lake.access, table))]
+        except LakeError:
+            builds.append((table.relid, None))  # its build says what is damaged
+    since = news(lake.spark, ledger, builds)
+    outdated = {relid for relid, build in builds if since.outdates(relid, build)}
     late = [lake_table(t.schema, t.name) for t in asked if t.relid in outdated]
     failed: dict[int, str] = {}
     if late:

@@ -21,7 +21,7 @@ from toolkit.quality.report import CheckReport, Classes, Reference, Sample, Tabl
 from toolkit.quality.row_classes import Kept, classify
 from toolkit.rawlog.states import State, with_parts
 from toolkit.values import progress
-from toolkit.values.errors import CdcError, UnknownTable
+from toolkit.values.errors import CdcError, LakeError, UnknownTable
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import command, lake_table
@@ -412,19 +412,30 @@ class _Comparing:
         return replace(self._named(table), reason=reason, remedy=self._remedy(table, "cdc check"))
 
     def _remedy(self, table: TableVersion, otherwise: str) -> str:
+        from toolkit.lake import reads
         from toolkit.quality.cause import rebuild
 
+        try:
+            for name in self._names(table):
+                reads.metadata(self.access, name)
+        except LakeError:
+            return "cdc doctor"
         return rebuild(table) if self._lacks_files(table) else otherwise
 
     def _lacks_files(self, table: TableVersion) -> bool:
         from toolkit.lake import scans
 
         try:
-            for layer in (self.access.names.current, self.access.names.history):
-                scans.require_files(self.access, f"{layer}.{lake_table(table.schema, table.name)}")
-        except CdcError:
+            for name in self._names(table):
+                scans.require_files(self.access, name)
+        except LakeError:
             return True
         return False
+
+    def _names(self, table: TableVersion) -> list[str]:
+        """Return the names in the lake of what a build makes of a table."""
+        names = self.access.names
+        return [f"{layer}.{lake_table(table.schema, table.name)}" for layer in (names.current, names.history)]
 
     def _explained(self, side: Side, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
         """Add causes to the samples. A failure here does not change the result."""

@@ -7,6 +7,7 @@
     {% if plan.dropped %}{% do return({'action': 'skip', 'reason': 'dropped at the source'}) %}{% endif %}
     {% do exceptions.raise_compiler_error(this.render() ~ ": the source's table is " ~ plan.name ~ " now; run cdc models sync, or cdc build") %}
   {% endif %}
+  {% if plan.found.damage %}{% do exceptions.raise_compiler_error(plan.found.damage) %}{% endif %}
   {% set target = plan.found.target or {} if plan.found else cdc_target_state(cdc_existing()) %}
   {% set rebuild, news = {'action': 'rebuild', 'target': target}, none %}
   {% if var('as_of_lsn', none) is not none %}{% do return(dict(rebuild, reason='as of an LSN')) %}{% endif %}
