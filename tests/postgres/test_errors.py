@@ -25,12 +25,13 @@ from toolkit.api import Toolkit
 from toolkit.cli import frame, main
 from toolkit.decode.messages import parse
 from toolkit.history import rows_at_lsn
-from toolkit.lake import java, published_tables
+from toolkit.lake import java, published_tables, reads
 from toolkit.lake.lease import hold_lease
 from toolkit.source import bare_server, connection, locks, peek, row_lines, slot, snapshot_rows
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, UnknownTable
+from toolkit.values.locations import local_path
 from toolkit.values.row_line import comparison
 from toolkit.values.table import TableVersion
 
@@ -218,6 +219,17 @@ def _published(scene: Scene) -> object:
     return published_tables.published_tables(scene.config.lake_access)
 
 
+def _tear(scene: Scene) -> None:
+    scene.capture()
+    torn = local_path(str(reads.metadata_location(scene.config.lake_access, "raw.events")))
+    assert torn is not None
+    torn.write_bytes(torn.read_bytes()[:100])
+
+
+def _read_torn(scene: Scene) -> object:
+    return reads.metadata(scene.config.lake_access, "raw.events")
+
+
 def _lock(scene: Scene) -> None:
     scene.sql("create table public.a (id int primary key)")
     holder = scene.session()
@@ -293,6 +305,7 @@ CASES = {
         _let_publications_part, _drain, "slot '{name}'", "different column lists", "`cdc drain --skip ", True
     ),
     "LakeError": Case(_table, _require_ledger, "the lake", "no ledger", "run `cdc init`", True),
+    "TableDamaged": Case(_tear, _read_torn, "table raw.events", "metadata file", "run `cdc doctor`"),
     "JavaMissing": Case(_hide_java, _find_java, "Java 17 or 21", "no java on PATH", 'pip install "cdc-toolkit[java]"'),
     "CommitConflict": Case(Scene.capture, _commit_twice, "batch {batch}", "another runner", "run it again"),
     "LeaseHeld": Case(_hold, _hold_too, "the lease", "held by pid {pid}", "wait for it to finish"),

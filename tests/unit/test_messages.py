@@ -91,6 +91,7 @@ _MADE = {
     "_message(exception, results)",
     "_not_built(failed)",
     "_reason(source, error, server)",
+    "str(damaged)",
     "str(error)",
     "f'{error}{_begun(config, lake)}'",
     """'; '.join((f'table {name}: {why}' for name, why in left.items()))""",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from toolkit.lake.applied import position, rows_between
 from toolkit.lake.schema_update import Step
 from toolkit.rawlog.states import copied
-from toolkit.values.errors import LakeError
+from toolkit.values.errors import TableDamaged
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.lake_types import spark_type
 from toolkit.values.log_setup import logger
@@ -155,7 +155,7 @@ def _target(access: LakeAccess, alias: str, relid: int, generation: int) -> _Tar
 
     try:
         found = reads.metadata(access, f"{access.names.current}.{alias}")
-    except LakeError:
+    except TableDamaged:
         return None  # its model fails with what is damaged
     if found is None:
         return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import pandas_on_demand
 from toolkit.lake.catalog_entries import metadata_text
-from toolkit.values.errors import CdcError, LakeError
+from toolkit.values.errors import CdcError, LakeError, TableDamaged
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.modes import CatalogKind
 
@@ -254,7 +254,10 @@ class AnyCatalog:
         except Exception as error:
             text = self._in_one_line(error)
             if not (unknown or type(error).__module__.startswith(_REFUSING)):
-                raise LakeError(f"{what}: it cannot be read: {text}; run `cdc doctor`") from None
+                damaged = TableDamaged(f"{what}: it cannot be read: {text}; run `cdc doctor`")
+                # Other errors are those of the store, and then no table can be read.
+                alone = isinstance(error, FileNotFoundError | ValueError)
+                raise (damaged if alone else LakeError(str(damaged))) from None
             maybe = " (it is not known whether it landed; the next run finds out)" if unknown else ""
             raise LakeError(
                 f"{what}: the catalog {self.where} refuses: {text}{maybe}; correct that, or [lake], and run it again"

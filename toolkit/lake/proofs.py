@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.table_layout import schema_of
 from toolkit.rawlog.states import TableState, live_tables, table_states, verdicts
-from toolkit.values.errors import LakeError, NotProven
+from toolkit.values.errors import LakeError, NotProven, TableDamaged
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import META_PREFIX, lake_table, quote_spark
 from toolkit.values.outcome import CheckStatus
@@ -92,7 +92,7 @@ def lost_proofs(access: LakeAccess) -> frozenset[int]:
     def lost(name: str, snapshot_id: int) -> bool:
         try:
             return reads.snapshot(reads.metadata(access, f"{access.names.current}.{name}"), snapshot_id) is None
-        except LakeError:  # its metadata is damaged
+        except TableDamaged:
             return True
 
     rows = proofs_by_name(access).items()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import folders, storage
 from toolkit.lake.catalog_entries import change_of_entry, uncompressed
-from toolkit.values.errors import LakeError
+from toolkit.values.errors import LakeError, TableDamaged
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.locations import local_path
 from toolkit.values.names import in_one_line
@@ -329,4 +329,7 @@ def _columns(connection: sqlite3.Connection) -> set[str]:
 def _damaged(name: str, location: str, error: Exception) -> LakeError:
     text = in_one_line(str(error))[:300]
     place = local_path(location) or location
-    return LakeError(f"table {name}: metadata file {place} cannot be read: {text}; run `cdc doctor`")
+    damaged = TableDamaged(f"table {name}: metadata file {place} cannot be read: {text}; run `cdc doctor`")
+    # Other errors of the system are those of the store, and then no table can be read.
+    alone = isinstance(error, FileNotFoundError) or not isinstance(error, OSError)
+    return damaged if alone else LakeError(str(damaged))

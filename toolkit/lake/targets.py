@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
 from toolkit.lake.applied import BUILT_FROM, commits
-from toolkit.values.errors import LakeError
+from toolkit.values.errors import TableDamaged
 from toolkit.values.outcome import BuildAction
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _table(log: Ledger, name: str) -> Found:
     """Return what a table says of its build, and its current snapshot."""
     try:
         metadata = reads.metadata(log.access, name)
-    except LakeError as error:
+    except TableDamaged as error:
         return Found(None, None, damage=str(error))
     current = reads.current_snapshot(metadata)
     if metadata is None or current is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from toolkit.values.errors import BuildFailed, LakeError
+from toolkit.values.errors import BuildFailed, TableDamaged
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table
 
@@ -54,7 +54,7 @@ def build_tables(lake: Lake, wanted: set[int], build: Build) -> BuiltTables:
             made[table.relid] = applied(lake.access, table)
             # A check compares `current` only. A table of which `history` lacks an event is not proven either.
             builds += [(table.relid, made[table.relid].build), (table.relid, history_build(lake.access, table))]
-        except LakeError:
+        except TableDamaged:
             builds.append((table.relid, None))  # its build says what is damaged
     since = news(lake.spark, ledger, builds)
     outdated = {relid for relid, build in builds if since.outdates(relid, build)}

@@ -21,7 +21,7 @@ from toolkit.quality.report import CheckReport, Classes, Reference, Sample, Tabl
 from toolkit.quality.row_classes import Kept, classify
 from toolkit.rawlog.states import State, with_parts
 from toolkit.values import progress
-from toolkit.values.errors import CdcError, LakeError, UnknownTable
+from toolkit.values.errors import CdcError, LakeError, TableDamaged, UnknownTable
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import command, lake_table
@@ -418,7 +418,7 @@ class _Comparing:
         try:
             for name in self._names(table):
                 reads.metadata(self.access, name)
-        except LakeError:
+        except TableDamaged:
             return "cdc doctor"
         return rebuild(table) if self._lacks_files(table) else otherwise
 

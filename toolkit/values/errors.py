@@ -93,6 +93,10 @@ class LakeError(CdcError):
     """The lake cannot be read or written."""
 
 
+class TableDamaged(LakeError):
+    """The metadata file of one table is missing or damaged. Others may be whole."""
+
+
 class JavaMissing(LakeError):
     """No usable Java runtime was found."""
 
