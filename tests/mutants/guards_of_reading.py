@@ -248,8 +248,8 @@ GUARDS_OF_READING = (
     Guard(
         "a proof whose table snapshot is gone is no proof",
         "toolkit/lake/proofs.py",
-        "snapshot_id) is None\n        except",
-        "snapshot_id) is None and False\n        except",
+        'row["snapshot_id"]) is None\n',
+        'row["snapshot_id"]) is None and False\n',
         "tests/e2e/test_quality_check.py::test_a_table_whose_proven_snapshot_is_gone_is_not_ok",
     ),
     Guard(

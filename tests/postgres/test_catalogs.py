@@ -37,9 +37,10 @@ from toolkit.lake.sqlite_catalog import SqliteCatalog
 from toolkit.source import slot
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
-from toolkit.values.errors import CommitConflict, LakeError
+from toolkit.values.errors import CommitConflict, LakeError, TableDamaged
 from toolkit.values.failpoints import VARIABLE
 from toolkit.values.locations import local_path
+from toolkit.values.modes import CatalogKind
 
 __all__ = ["rest_classpath"]
 pytestmark = pytest.mark.postgres
@@ -141,6 +142,19 @@ def test_a_view_is_read_without_a_jvm(lake: Config) -> None:
     )
     assert reads.view_sql(lake.lake_access, "raw.shown") == shown["sql"]
     assert reads.properties(lake.lake_access, "raw.shown") == {"cdc.tag": "t"}
+
+    names = ["raw.events", "raw.none", "raw.shown"] * 7
+    alone = [reads.metadata(lake.lake_access, name) for name in names]
+    assert list(reads.each_metadata(lake.lake_access, names)) == alone and None in alone
+    if lake.lake.type == CatalogKind.REST:
+        return  # its server reads the file, and does not say whether the store or one table is damaged
+    whole = file.read_bytes()
+    for torn in (whole[:30], None):
+        file.unlink() if torn is None else file.write_bytes(torn)
+        found = list(reads.each_metadata(lake.lake_access, names))
+        assert found[0] == alone[0] and found[1] is None
+        assert isinstance(found[2], TableDamaged) and "raw.shown" in str(found[2])
+    file.write_bytes(whole)
 
 
 def _register(config: Config, name: str, location: str) -> None:

@@ -16,7 +16,7 @@ from tests.support_lake import catalog_locked
 from toolkit.lake import reads, sqlite_catalog
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.values.config import Config
-from toolkit.values.errors import LakeError
+from toolkit.values.errors import LakeError, TableDamaged
 
 pytestmark = pytest.mark.unit
 
@@ -44,9 +44,9 @@ def test_half_a_compressed_metadata_file_is_named(config: Config) -> None:
         catalog.execute("update iceberg_tables set iceberg_type = 'TABLE'")
     for torn in (whole[:-9], whole[:5], b"", whole[:12] + b"\xff" * 9 + whole[21:]):
         file.write_bytes(torn)
-        with pytest.raises(LakeError, match=f"raw.shown: metadata file {file} cannot be read: .*; run `cdc doctor`"):
+        with pytest.raises(TableDamaged, match=f"raw.shown: metadata file {file} cannot be read: .*; run `cdc doctor`"):
             reads.metadata(config.lake_access, "raw.shown")
-        with pytest.raises(LakeError, match=f"raw.shown: metadata file {file} cannot be read: .*; run `cdc doctor`"):
+        with pytest.raises(TableDamaged, match=f"raw.shown: metadata file {file} cannot be read: .*; run `cdc doctor`"):
             open_catalog(config.lake_access).load_table("raw.shown")
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import atexit
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import pandas_on_demand
-from toolkit.lake.catalog_entries import metadata_text
+from toolkit.lake.catalog_entries import is_of_one_file, metadata_text
 from toolkit.values.errors import CdcError, LakeError, TableDamaged
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.modes import CatalogKind
@@ -95,6 +95,11 @@ class AnyCatalog:
         """
         from pyiceberg.exceptions import NoSuchTableError
 
+        from toolkit.lake.postgres_catalog import PostgresCatalog
+
+        with self._asked(f"reading the entry of {name}"):
+            if isinstance(self._catalog, PostgresCatalog):
+                return self._catalog.location(name)
         try:
             return self.load_table(name).metadata_location
         except NoSuchTableError:
@@ -106,22 +111,29 @@ class AnyCatalog:
         Raises:
             LakeError: the catalog cannot be read, or names metadata that is missing or damaged.
         """
+        for attempt in (1, 2):
+            with self._asked(f"reading the metadata of {name}"):
+                try:
+                    return self._metadata(name)
+                except FileNotFoundError:  # many commits since may have removed it
+                    if attempt == 2:
+                        raise
+        return None
+
+    def _metadata(self, name: str) -> dict[str, Any] | None:
         from pyiceberg.exceptions import NoSuchTableError, NoSuchViewError
 
-        for attempt in (1, 2):
-            try:
-                with self._asked(f"reading the metadata of {name}"):
-                    try:
-                        found = self._catalog.load_table(name)
-                        # pyiceberg cannot print what it has read of a table of format 3.
-                        return dict(json.loads(metadata_text(found.io, found.metadata_location)))
-                    except NoSuchTableError:
-                        return dict(json.loads(self._catalog.load_view(name).metadata.model_dump_json()))
-                    except FileNotFoundError:  # many commits since may have removed it
-                        if attempt == 2:
-                            raise
-            except NoSuchViewError:
-                return None
+        from toolkit.lake.postgres_catalog import PostgresCatalog
+
+        if isinstance(self._catalog, PostgresCatalog):
+            return self._catalog.metadata(name)
+        try:
+            found = self._catalog.load_table(name)
+            # pyiceberg cannot print what it has read of a table of format 3.
+            return dict(json.loads(metadata_text(found.io, found.metadata_location)))
+        except NoSuchTableError:
+            with suppress(NoSuchViewError):
+                return dict(json.loads(self._catalog.load_view(name).metadata.model_dump_json()))
         return None
 
     def opened(self, name: str) -> tuple[dict[str, Any], Mapping[str, str]]:
@@ -255,9 +267,7 @@ class AnyCatalog:
             text = self._in_one_line(error)
             if not (unknown or type(error).__module__.startswith(_REFUSING)):
                 damaged = TableDamaged(f"{what}: it cannot be read: {text}; run `cdc doctor`")
-                # Other errors are those of the store, and then no table can be read.
-                alone = isinstance(error, FileNotFoundError | ValueError)
-                raise (damaged if alone else LakeError(str(damaged))) from None
+                raise (damaged if is_of_one_file(error) else LakeError(str(damaged))) from None
             maybe = " (it is not known whether it landed; the next run finds out)" if unknown else ""
             raise LakeError(
                 f"{what}: the catalog {self.where} refuses: {text}{maybe}; correct that, or [lake], and run it again"

@@ -55,6 +55,11 @@ class Applied:
     exists: bool
     commits: tuple[Commit, ...]
 
+    @classmethod
+    def of(cls, metadata: dict[str, Any] | None) -> Applied:
+        """Read the commits from a table's metadata; None if there is no table."""
+        return cls(metadata is not None, tuple(commits(metadata)) if metadata is not None else ())
+
     @property
     def snapshot_id(self) -> int | None:
         """Return the id of the table's newest snapshot."""
@@ -63,7 +68,7 @@ class Applied:
     @property
     def build(self) -> Commit | None:
         """Return the newest commit that a build made."""
-        return _build(self.commits)
+        return next((c for c in self.commits if c.batch_id is not None), None)
 
     def foreign(self, since: int | None) -> tuple[Foreign, ...]:
         """List the commits after a table snapshot that neither a build nor a compaction made, newest first.
@@ -97,14 +102,7 @@ class Applied:
 
 def applied(access: LakeAccess, table: TableVersion) -> Applied:
     """Read the commits of a table in `current`, which show its position and how it was reached."""
-    found = reads.metadata(access, f"{access.names.current}.{lake_table(table.schema, table.name)}")
-    return Applied(found is not None, tuple(commits(found)) if found is not None else ())
-
-
-def history_build(access: LakeAccess, table: TableVersion) -> Commit | None:
-    """Read the newest commit that a build made to a table in `history`; None if there is none."""
-    found = reads.metadata(access, f"{access.names.history}.{lake_table(table.schema, table.name)}")
-    return _build(commits(found)) if found is not None else None
+    return Applied.of(reads.metadata(access, f"{access.names.current}.{lake_table(table.schema, table.name)}"))
 
 
 def commits(metadata: dict[str, Any]) -> Iterator[Commit]:
@@ -159,10 +157,6 @@ def _position(snapshot: Mapping[str, Any], snapshots: Mapping[int, Mapping[str, 
             break
         snapshot, stated = before, _stated(before)
     return stated
-
-
-def _build(made: Iterable[Commit]) -> Commit | None:
-    return next((c for c in made if c.batch_id is not None), None)
 
 
 def _stated(snapshot: Mapping[str, Any]) -> dict[str, str]:

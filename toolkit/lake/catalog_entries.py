@@ -30,6 +30,11 @@ def metadata_text(io: FileIO, location: str) -> bytes:
         return uncompressed(location, file.read())
 
 
+def is_of_one_file(error: Exception) -> bool:
+    """Return whether an error says that a file is missing or damaged. Others say that the store cannot be read."""
+    return isinstance(error, FileNotFoundError | gzip.BadGzipFile) or not isinstance(error, OSError)
+
+
 def uncompressed(location: str, data: bytes) -> bytes:
     """Return the text of the metadata file at a location, which may be compressed.
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError, NoSuchViewError
-from pyiceberg.io import load_file_io
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
 from pyiceberg.view import View
 from pyiceberg.view.metadata import ViewMetadata
@@ -27,6 +29,17 @@ class PostgresCatalog(SqlCatalog):
         with _no_tables(NoSuchTableError(f"table {identifier} does not exist: the catalog has no tables yet")):
             return super().load_table(identifier)
 
+    def location(self, identifier: str) -> str | None:
+        """Find the current metadata file of a table, in one query; None if there is no such table."""
+        found = self._entries(identifier, "and coalesce(iceberg_type, 'TABLE') = 'TABLE'")
+        return next((location for location, _ in found), None)
+
+    def metadata(self, identifier: str) -> dict[str, Any] | None:
+        """Read the metadata of a table or view, with one query and one request to the store; None if there is none."""
+        for location, _ in self._entries(identifier, ""):
+            return dict(json.loads(metadata_text(self._io, location)))
+        return None
+
     def list_tables(self, namespace: str | tuple[str, ...]) -> list[tuple[str, ...]]:
         """List the tables of a namespace; none if there is no such namespace."""
         return self._listed(namespace, "TABLE")
@@ -42,7 +55,7 @@ class PostgresCatalog(SqlCatalog):
             NoSuchViewError: there is none of this name.
         """
         for location, _ in self._entries(identifier, "and iceberg_type = 'VIEW'"):
-            text = metadata_text(load_file_io(self.properties, location), location)
+            text = metadata_text(self._io, location)
             return View(self.identifier_to_tuple(identifier), ViewMetadata.model_validate_json(text))
         raise NoSuchViewError(f"view {identifier} does not exist")
 
@@ -52,8 +65,13 @@ class PostgresCatalog(SqlCatalog):
         The second value is whether it names the previous file.
         """
         before = next((previous for _, previous in self._entries(identifier, "")), None)
-        usable = before is not None and load_file_io(self.properties, before).new_input(before).exists()
+        usable = before is not None and self._io.new_input(before).exists()
         return change_of_entry(self.name, identifier, before if usable else None), usable
+
+    @cached_property
+    def _io(self) -> FileIO:
+        """Return what opens files of the warehouse. It keeps its connections to the store."""
+        return load_file_io(self.properties)
 
     def _listed(self, namespace: str | tuple[str, ...], kind: str) -> list[tuple[str, ...]]:
         name = self.namespace_to_string(namespace)

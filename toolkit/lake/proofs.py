@@ -89,15 +89,12 @@ def lost_proofs(access: LakeAccess) -> frozenset[int]:
     """Return the relids of tables whose proven table snapshot, which `published` shows, cannot be found in the lake."""
     from toolkit.lake import reads
 
-    def lost(name: str, snapshot_id: int) -> bool:
-        try:
-            return reads.snapshot(reads.metadata(access, f"{access.names.current}.{name}"), snapshot_id) is None
-        except TableDamaged:
-            return True
-
-    rows = proofs_by_name(access).items()
+    rows = {name: row for name, row in proofs_by_name(access).items() if row.get("snapshot_id") is not None}
+    read = reads.each_metadata(access, [f"{access.names.current}.{name}" for name in rows])
     return frozenset(
-        row["relid"] for name, row in rows if row.get("snapshot_id") is not None and lost(name, row["snapshot_id"])
+        row["relid"]
+        for row, found in zip(rows.values(), read, strict=True)
+        if isinstance(found, TableDamaged) or reads.snapshot(found, row["snapshot_id"]) is None
     )
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import storage
 from toolkit.lake.lake_catalog import folder_of, open_catalog
 from toolkit.lake.table_layout import schema_of
-from toolkit.values.errors import LakeError
+from toolkit.values.errors import LakeError, TableDamaged
+from toolkit.values.locations import scheme
+from toolkit.values.threads import in_threads
 
 if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
+
+_AT_ONCE = 8  # tables of which a server is asked at a time
 
 
 def metadata_location(access: LakeAccess, table: str) -> str | None:
@@ -30,6 +34,26 @@ def metadata(access: LakeAccess, table: str) -> dict[str, Any] | None:
         LakeError: the catalog names metadata that is missing or damaged.
     """
     return open_catalog(access).metadata(table)
+
+
+def each_metadata(access: LakeAccess, tables: Sequence[str]) -> Iterator[dict[str, Any] | TableDamaged | None]:
+    """Read the metadata of many `namespace.table`, in their order, or return the error of one that is damaged.
+
+    A catalog or a store that is a server is asked for several at a time, so that the time to answer counts once.
+
+    Raises:
+        LakeError: the catalog or the store cannot be read.
+    """
+    catalog = open_catalog(access)
+
+    def read(table: str) -> dict[str, Any] | TableDamaged | None:
+        try:
+            return catalog.metadata(table)
+        except TableDamaged as error:
+            return error
+
+    near = catalog.folder is not None and scheme(access.warehouse) in (None, "file")
+    return map(read, tables) if near else in_threads(read, tables, _AT_ONCE)
 
 
 def tables(access: LakeAccess, namespace: str, kind: str = "TABLE") -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import folders, storage
-from toolkit.lake.catalog_entries import change_of_entry, uncompressed
+from toolkit.lake.catalog_entries import change_of_entry, is_of_one_file, uncompressed
 from toolkit.values.errors import LakeError, TableDamaged
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.locations import local_path
@@ -330,6 +330,4 @@ def _damaged(name: str, location: str, error: Exception) -> LakeError:
     text = in_one_line(str(error))[:300]
     place = local_path(location) or location
     damaged = TableDamaged(f"table {name}: metadata file {place} cannot be read: {text}; run `cdc doctor`")
-    # Other errors of the system are those of the store, and then no table can be read.
-    alone = isinstance(error, FileNotFoundError) or not isinstance(error, OSError)
-    return damaged if alone else LakeError(str(damaged))
+    return damaged if is_of_one_file(error) else LakeError(str(damaged))

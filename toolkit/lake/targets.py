@@ -141,7 +141,7 @@ def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[Tab
     """Return what each model finds, in the order of `models`: plans at the position, each with its table's name."""
     last = log.last()
     assert last is not None
-    tables = [_table(log, name) for _, name in models]
+    tables = [_table(metadata) for metadata in reads.each_metadata(log.access, [name for _, name in models])]
     targets = [table.target for table in tables]
     aims = [
         Aim(
@@ -171,12 +171,10 @@ def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[Tab
     ]
 
 
-def _table(log: Ledger, name: str) -> Found:
+def _table(metadata: dict[str, Any] | TableDamaged | None) -> Found:
     """Return what a table says of its build, and its current snapshot."""
-    try:
-        metadata = reads.metadata(log.access, name)
-    except TableDamaged as error:
-        return Found(None, None, damage=str(error))
+    if isinstance(metadata, TableDamaged):
+        return Found(None, None, damage=str(metadata))
     current = reads.current_snapshot(metadata)
     if metadata is None or current is None:
         return Found(None, None)

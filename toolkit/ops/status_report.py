@@ -13,7 +13,7 @@ from toolkit.lake.tables import require_writable
 from toolkit.ops.table_results import LastCheck, TableStatus, checked_tables
 from toolkit.rawlog import states
 from toolkit.rawlog.states import State, live_tables
-from toolkit.values.errors import CdcError, LakeError, SourceUnavailable
+from toolkit.values.errors import CdcError, LakeError, SourceUnavailable, TableDamaged
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -264,7 +264,10 @@ def _applied(ledger: Ledger) -> Lsn | None:
     from toolkit.values.names import lake_table
 
     newest = 0
-    for table in live_tables(ledger):
-        found = reads.metadata(ledger.access, f"{ledger.access.names.current}.{lake_table(table.schema, table.name)}")
+    current = ledger.access.names.current
+    names = [f"{current}.{lake_table(table.schema, table.name)}" for table in live_tables(ledger)]
+    for found in reads.each_metadata(ledger.access, names):
+        if isinstance(found, TableDamaged):
+            raise found
         newest = max(newest, int(position(found or {}).get("cdc.applied-lsn", 0)))
     return Lsn(newest) if newest else None

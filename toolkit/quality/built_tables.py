@@ -38,7 +38,8 @@ def build_tables(lake: Lake, wanted: set[int], build: Build) -> BuiltTables:
     Raises:
         BuildFailed: more failed than the build of single tables.
     """
-    from toolkit.lake.applied import applied, history_build, news
+    from toolkit.lake import reads
+    from toolkit.lake.applied import Applied, news
     from toolkit.rawlog.states import live_tables, table_states
 
     ledger = lake.reread()
@@ -49,13 +50,16 @@ def build_tables(lake: Lake, wanted: set[int], build: Build) -> BuiltTables:
     asked = [t for t in live if not wanted or t.relid in wanted]
     made: dict[int, Applied] = {}
     builds: list[tuple[int, Commit | None]] = []
-    for table in asked:
-        try:
-            made[table.relid] = applied(lake.access, table)
-            # A check compares `current` only. A table of which `history` lacks an event is not proven either.
-            builds += [(table.relid, made[table.relid].build), (table.relid, history_build(lake.access, table))]
-        except TableDamaged:
+    layers = (lake.access.names.current, lake.access.names.history)
+    names = [f"{layer}.{lake_table(table.schema, table.name)}" for table in asked for layer in layers]
+    read = reads.each_metadata(lake.access, names)
+    for table, current, history in zip(asked, read, read, strict=True):
+        if isinstance(current, TableDamaged) or isinstance(history, TableDamaged):
             builds.append((table.relid, None))  # its build says what is damaged
+            continue
+        made[table.relid] = Applied.of(current)
+        # A check compares `current` only. A table of which `history` lacks an event is not proven either.
+        builds += [(table.relid, made[table.relid].build), (table.relid, Applied.of(history).build)]
     since = news(lake.spark, ledger, builds)
     outdated = {relid for relid, build in builds if since.outdates(relid, build)}
     late = [lake_table(t.schema, t.name) for t in asked if t.relid in outdated]
@@ -68,6 +72,6 @@ def build_tables(lake: Lake, wanted: set[int], build: Build) -> BuiltTables:
             if error.result is None:
                 raise
             reasons = {name.partition(".")[2]: reason for name, reason in error.result.failed.items()}
-            names = {t.relid: lake_table(t.schema, t.name) for t in asked}
-            failed = {relid: reasons[name] for relid, name in names.items() if name in reasons}
+            aliases = {t.relid: lake_table(t.schema, t.name) for t in asked}
+            failed = {relid: reasons[alias] for relid, alias in aliases.items() if alias in reasons}
     return BuiltTables(Lsn(last.complete_to), since, {relid: made[relid] for relid in made.keys() - outdated}, failed)
