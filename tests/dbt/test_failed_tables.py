@@ -42,6 +42,7 @@ def _lose(built: Lake, table: str) -> Path:
     return newest
 
 
+@pytest.mark.embedded
 def test_a_lost_file_fails_its_table_only(built: Lake) -> None:
     source = Source()
     tables = _tables(source)
@@ -98,6 +99,7 @@ def test_a_table_that_cannot_be_dropped_does_not_stop_the_build(built: Lake, mon
     assert reads.tables(built.config.lake_access, "current") == ("public__v",)
 
 
+@pytest.mark.embedded
 @pytest.mark.wide
 def test_a_lost_file_does_not_keep_others_from_a_schema_change(built: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small_tables, "build", lambda *_, **__: ([], False))
@@ -120,6 +122,7 @@ def test_a_lost_file_does_not_keep_others_from_a_schema_change(built: Lake, monk
     check_current(built, source, tables)
 
 
+@pytest.mark.embedded
 def test_a_lost_file_of_the_log_fails_only_builds_that_need_its_rows(built: Lake) -> None:
     """One job sizes all small tables, which read it, and no table was built any more."""
     source = Source()

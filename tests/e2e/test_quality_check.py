@@ -268,6 +268,7 @@ def test_a_table_whose_proven_snapshot_is_gone_is_not_ok(source: Config) -> None
     assert scan_published(access, "public.item").to_arrow().num_rows == 301
 
 
+@pytest.mark.embedded
 def test_a_table_that_cannot_be_built_does_not_keep_the_others_from_their_proof(source: Config) -> None:
     """Nothing was compared, and `published` stood still for all tables. `current` of this one is as it should be."""
     assert _check(source).green
@@ -291,6 +292,7 @@ def test_a_table_that_cannot_be_built_does_not_keep_the_others_from_their_proof(
     assert Toolkit(source).run().check.green
 
 
+@pytest.mark.embedded
 def test_a_table_of_which_the_metadata_is_torn_does_not_keep_the_others_from_their_proof(source: Config) -> None:
     """The whole build and the whole check failed with the first such table."""
     assert _check(source).green
