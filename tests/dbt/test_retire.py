@@ -75,6 +75,7 @@ def test_a_renamed_table_leaves_when_no_view_reads_it(built: Lake) -> None:
     assert status_report.dropped_tables(ledger_of(built.config)) == ()
 
 
+@pytest.mark.embedded
 def test_what_follows_must_stand_before_the_old_one_leaves(built: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source()
     renamed, gone = table(300, "t"), table(301, "gone")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from toolkit.values.lake_access import LakeAccess
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.embedded]
 
 
 def _at_once(lake: Config) -> Config:

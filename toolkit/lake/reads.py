@@ -39,7 +39,7 @@ def metadata(access: LakeAccess, table: str) -> dict[str, Any] | None:
 def each_metadata(access: LakeAccess, tables: Sequence[str]) -> Iterator[dict[str, Any] | TableDamaged | None]:
     """Read the metadata of many `namespace.table`, in their order, or return the error of one that is damaged.
 
-    A catalog or a store that is a server is asked for several at a time, so that the time to answer counts once.
+    A catalog or a store that is a server is asked for several at a time, so that their answers are awaited together.
 
     Raises:
         LakeError: the catalog or the store cannot be read.
