@@ -154,10 +154,11 @@ class Toolkit:
     def _check(self, tables: Sequence[str], *, full: bool = False, failed_before: Sequence[str] = ()) -> CheckReport:
         from toolkit.build import dbt_run
         from toolkit.capture import slot_drain
+        from toolkit.lake import lake_catalog
         from toolkit.quality import parity
         from toolkit.values.libraries import Library, preload
 
-        preload(Library.GREAT_EXPECTATIONS)
+        preload(*lake_catalog.libraries(self.config.lake_access), Library.GREAT_EXPECTATIONS)
         own_failed = [*failed_before]
 
         def build(*, select: Sequence[str] | None = None) -> BuildResult:
@@ -190,6 +191,7 @@ class Toolkit:
         from toolkit.build import dbt_run
         from toolkit.capture import copy, slot_drain
         from toolkit.capture.runner import only_runner
+        from toolkit.lake import lake_catalog
         from toolkit.values.libraries import Library, preload
 
         failed: list[BuildFailed] = []
@@ -205,7 +207,7 @@ class Toolkit:
                 return result
 
         with only_runner(self.lake, self.config.source):
-            preload(Library.GREAT_EXPECTATIONS)
+            preload(*lake_catalog.libraries(self.config.lake_access), Library.GREAT_EXPECTATIONS)
             drained = _timed("drain", lambda: slot_drain.drain(self.source, self.lake), finished)
             healed = _timed("heal", lambda: copy.repair_stale(self.source, self.lake), finished) if heal else None
             built = _timed("build", build, finished)

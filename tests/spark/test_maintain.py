@@ -165,7 +165,9 @@ def test_an_orphan_counts_as_removed_when_it_is_gone(
     assert gone >= {str(stray), str(hadoop_s)} and fresh.exists()
 
 
-def test_a_damaged_table_does_not_keep_the_others_from_upkeep(spark: SparkSession, lake: Config) -> None:
+def test_a_damaged_table_does_not_keep_the_others_from_upkeep(
+    spark: SparkSession, lake: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`cdc maintain` stopped at the first one, and what follows it grew until that table was mended."""
     ledger_of(lake).append_empty(batch_record(1))
     spark.sql("create namespace if not exists history")
@@ -204,6 +206,10 @@ def test_a_damaged_table_does_not_keep_the_others_from_upkeep(spark: SparkSessio
         r"^these tables could not be maintained: history\.b, history\.c, history\.d, and 4 more were not tried;"
         r" the first: history\.b cannot be maintained"
     )
+    with monkeypatch.context() as patched:  # a store that is away is not waited for once a table
+        patched.setattr(tables, "require_writable", lambda _: (_ for _ in ()).throw(LakeError("away; wait for it")))
+        with pytest.raises(LakeError, match=r"^these tables could not be maintained: history\.b, and 6 more were not"):
+            commands.maintain(_at_once(lake))
     with pytest.raises(LakeError, match=several):  # a store that refuses everything is not asked a thousand times
         commands.maintain(_at_once(lake))
     assert snapshots()[-1] == 2

@@ -136,6 +136,7 @@ class _Demo:
 
     def play(self) -> DemoReport:
         from toolkit.demo.server import EmbeddedServer
+        from toolkit.lake import lake_catalog
 
         self.story.echo(f"cdc demo: everything is kept in {self.folder}")
         with contextlib.ExitStack() as stack:
@@ -143,7 +144,8 @@ class _Demo:
                 server = stack.enter_context(EmbeddedServer(None, self.major))
                 self._create(server)
             self.config = _configure(self.folder, server, self._lake(server, stack))
-            preload(Library.DBT, Library.GREAT_EXPECTATIONS)  # while Spark starts
+            catalog = lake_catalog.libraries(self.config.lake_access)
+            preload(*catalog, Library.DBT, Library.GREAT_EXPECTATIONS)  # while Spark starts
             self._init()
             truth = self._load(server)
             self._build_and_check()

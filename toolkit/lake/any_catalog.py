@@ -11,12 +11,13 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from toolkit.lake import pandas_on_demand
 from toolkit.lake.catalog_entries import is_of_one_file, metadata_text
 from toolkit.values.errors import CdcError, LakeError, TableDamaged
 from toolkit.values.failpoints import Point, can_fail
+from toolkit.values.libraries import Library, load
 from toolkit.values.modes import CatalogKind
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
+    from toolkit.lake.postgres_catalog import PostgresCatalog
     from toolkit.values.lake_access import LakeAccess
 
 #: The opened catalogs of this process by their properties: each has a connection, and a REST catalog its settings.
@@ -57,6 +59,11 @@ class AnyCatalog:
         if key not in _opened:
             _opened[key] = _open(self._properties)
         return _opened[key]
+
+    @property
+    def _database(self) -> PostgresCatalog | None:
+        """Return the catalog if it is in a database, which answers a question by one query."""
+        return cast("PostgresCatalog", self._catalog) if self._properties["type"] == "sql" else None
 
     def prepare(self) -> None:
         """Ask the catalog for a view, and a metastore for a setting.
@@ -95,11 +102,9 @@ class AnyCatalog:
         """
         from pyiceberg.exceptions import NoSuchTableError
 
-        from toolkit.lake.postgres_catalog import PostgresCatalog
-
-        with self._asked(f"reading the entry of {name}"):
-            if isinstance(self._catalog, PostgresCatalog):
-                return self._catalog.location(name)
+        if (database := self._database) is not None:
+            with self._asked(f"reading the entry of {name}"):
+                return database.location(name)
         try:
             return self.load_table(name).metadata_location
         except NoSuchTableError:
@@ -123,10 +128,8 @@ class AnyCatalog:
     def _metadata(self, name: str) -> dict[str, Any] | None:
         from pyiceberg.exceptions import NoSuchTableError, NoSuchViewError
 
-        from toolkit.lake.postgres_catalog import PostgresCatalog
-
-        if isinstance(self._catalog, PostgresCatalog):
-            return self._catalog.metadata(name)
+        if (database := self._database) is not None:
+            return database.metadata(name)
         try:
             found = self._catalog.load_table(name)
             # pyiceberg cannot print what it has read of a table of format 3.
@@ -172,11 +175,9 @@ class AnyCatalog:
 
     def repair_statement(self, name: str) -> tuple[str, bool]:
         """Return the statement for the database of the catalog, or what to ask of a catalog that is a server."""
-        from toolkit.lake.postgres_catalog import PostgresCatalog
-
-        with self._asked(f"reading the entry of {name}"):
-            if isinstance(self._catalog, PostgresCatalog):
-                statement, usable = self._catalog.change_of_entry(name)
+        if (database := self._database) is not None:
+            with self._asked(f"reading the entry of {name}"):
+                statement, usable = database.change_of_entry(name)
                 return f'let the catalog {self.where} give that file up by the statement "{statement}"', usable
         return f"let the catalog {self.where} forget {name} by a DROP without PURGE", False
 
@@ -292,6 +293,7 @@ def _open(properties: Mapping[str, str]) -> Catalog:
     opened: Catalog
     pandas_on_demand.settle_pyarrow()
     if properties["type"] == "sql":
+        load(Library.SQL_CATALOG)  # whole, before other threads may import parts of it
         from toolkit.lake.postgres_catalog import PostgresCatalog
 
         opened = PostgresCatalog(**properties)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from toolkit.lake import jars, storage
 from toolkit.values import object_store
 from toolkit.values.catalog_uri import SQLITE, read_postgres
+from toolkit.values.libraries import Library
 from toolkit.values.modes import CatalogKind
 
 if TYPE_CHECKING:
@@ -121,6 +122,12 @@ def open_catalog(access: LakeAccess) -> LakeCatalog:
 
     place = read_postgres(access.lake.uri).where if access.lake.type == CatalogKind.JDBC else access.lake.uri
     return AnyCatalog(access, place, _pyiceberg_properties(access), tuple(secrets_of(access).values()))
+
+
+def libraries(access: LakeAccess) -> tuple[Library, ...]:
+    """Return what opening the catalog imports. To preload other libraries with it, name it before them."""
+    in_database = access.lake.type == CatalogKind.JDBC and not _embedded(access)
+    return (Library.SQL_CATALOG,) if in_database else ()
 
 
 def folder_of(access: LakeAccess, namespace: str) -> str:

@@ -83,7 +83,7 @@ def maintain(lake: Lake) -> tuple[Upkeep, ...]:
                 in_a_row = 0
             except LakeError as error:
                 failed[name], in_a_row = error, in_a_row + 1
-                if in_a_row == _GIVE_UP:
+                if in_a_row == _GIVE_UP or not _is_there(lake.access):
                     break
             stage.add()
     if failed:
@@ -91,10 +91,21 @@ def maintain(lake: Lake) -> tuple[Upkeep, ...]:
     return tuple(done)
 
 
+def _is_there(access: LakeAccess) -> bool:
+    """Return whether store and catalog can be used. If not, each further table would wait for them in vain."""
+    from toolkit.lake import tables
+
+    try:
+        tables.require_writable(access)
+    except LakeError:
+        return False
+    return True
+
+
 def _in_words(failed: Mapping[str, LakeError], untried: int) -> str:
     """Return one message, with the first error whole and the other tables by name."""
     first, *others = failed
-    if not others:
+    if not others and not untried:
         return str(failed[first])
     left = f", and {untried} more were not tried" if untried else ""
     return f"these tables could not be maintained: {', '.join(failed)}{left}; the first: {failed[first]}"
