@@ -158,7 +158,7 @@ class Toolkit:
         from toolkit.quality import parity
         from toolkit.values.libraries import Library, preload
 
-        preload(*lake_catalog.libraries(self.config.lake_access), Library.GREAT_EXPECTATIONS)
+        preload(Library.GREAT_EXPECTATIONS, after=lake_catalog.modules_of(self.config.lake_access))
         own_failed = [*failed_before]
 
         def build(*, select: Sequence[str] | None = None) -> BuildResult:
@@ -207,7 +207,7 @@ class Toolkit:
                 return result
 
         with only_runner(self.lake, self.config.source):
-            preload(*lake_catalog.libraries(self.config.lake_access), Library.GREAT_EXPECTATIONS)
+            preload(Library.GREAT_EXPECTATIONS, after=lake_catalog.modules_of(self.config.lake_access))
             drained = _timed("drain", lambda: slot_drain.drain(self.source, self.lake), finished)
             healed = _timed("heal", lambda: copy.repair_stale(self.source, self.lake), finished) if heal else None
             built = _timed("build", build, finished)

@@ -64,7 +64,7 @@ def _run_up_to_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_drain, "drain", lambda *_: DrainResult(1, 7, Lsn(1), Lsn(100)))
     monkeypatch.setattr(dbt_run, "build", lambda *_: _BUILT)
     monkeypatch.setattr(Toolkit, "_check", lambda *_, **__: _raise(LakeError("lake: full; free space")))
-    monkeypatch.setattr(libraries, "preload", lambda *_: None)  # it would go on while the next tests run
+    monkeypatch.setattr(libraries, "preload", lambda *_, **__: None)  # it would go on while the next tests run
 
 
 def test_an_unforeseen_error_is_one_line_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

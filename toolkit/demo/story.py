@@ -144,8 +144,8 @@ class _Demo:
                 server = stack.enter_context(EmbeddedServer(None, self.major))
                 self._create(server)
             self.config = _configure(self.folder, server, self._lake(server, stack))
-            catalog = lake_catalog.libraries(self.config.lake_access)
-            preload(*catalog, Library.DBT, Library.GREAT_EXPECTATIONS)  # while Spark starts
+            catalog = lake_catalog.modules_of(self.config.lake_access)
+            preload(Library.DBT, Library.GREAT_EXPECTATIONS, after=catalog)  # while Spark starts
             self._init()
             truth = self._load(server)
             self._build_and_check()

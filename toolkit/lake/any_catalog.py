@@ -17,7 +17,6 @@ from toolkit.lake import pandas_on_demand
 from toolkit.lake.catalog_entries import is_of_one_file, metadata_text
 from toolkit.values.errors import CdcError, LakeError, TableDamaged
 from toolkit.values.failpoints import Point, can_fail
-from toolkit.values.libraries import Library, load
 from toolkit.values.modes import CatalogKind
 
 if TYPE_CHECKING:
@@ -293,7 +292,6 @@ def _open(properties: Mapping[str, str]) -> Catalog:
     opened: Catalog
     pandas_on_demand.settle_pyarrow()
     if properties["type"] == "sql":
-        load(Library.SQL_CATALOG)  # whole, before other threads may import parts of it
         from toolkit.lake.postgres_catalog import PostgresCatalog
 
         opened = PostgresCatalog(**properties)

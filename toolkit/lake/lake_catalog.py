@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from toolkit.lake import jars, storage
 from toolkit.values import object_store
 from toolkit.values.catalog_uri import SQLITE, read_postgres
-from toolkit.values.libraries import Library
 from toolkit.values.modes import CatalogKind
 
 if TYPE_CHECKING:
@@ -26,6 +25,11 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 10
 _UNKNOWN = ("08000", "08006", "08007")  # SQLSTATE of a connection that was lost while a statement ran
 _SECRET = re.compile(r"password|secret|token|credential|(access|account)[.-]?key|^header\.", re.IGNORECASE)
+_MODULES = {  # SQLAlchemy finds the last of the first line by its name
+    CatalogKind.JDBC: ("pyiceberg.catalog.sql", "sqlalchemy.dialects.postgresql.psycopg"),
+    CatalogKind.REST: ("pyiceberg.catalog.rest",),
+    CatalogKind.HIVE: ("pyiceberg.catalog.hive",),
+}
 
 
 class FileCatalog(Protocol):
@@ -124,10 +128,9 @@ def open_catalog(access: LakeAccess) -> LakeCatalog:
     return AnyCatalog(access, place, _pyiceberg_properties(access), tuple(secrets_of(access).values()))
 
 
-def libraries(access: LakeAccess) -> tuple[Library, ...]:
-    """Return what opening the catalog imports. To preload other libraries with it, name it before them."""
-    in_database = access.lake.type == CatalogKind.JDBC and not _embedded(access)
-    return (Library.SQL_CATALOG,) if in_database else ()
+def modules_of(access: LakeAccess) -> tuple[str, ...]:
+    """Return the modules of libraries that opening the catalog imports; none for the embedded one."""
+    return () if _embedded(access) else _MODULES[access.lake.type]
 
 
 def folder_of(access: LakeAccess, namespace: str) -> str:

@@ -20,7 +20,6 @@ class Library(StrEnum):
 
     DBT = "dbt.cli.main"
     GREAT_EXPECTATIONS = "great_expectations"
-    SQL_CATALOG = "pyiceberg.catalog.sql"
 
 
 #: Great Expectations imports these for expectations that no check has. They take 60 MB, and seconds.
@@ -28,33 +27,22 @@ _LATE = ("scipy.stats", "altair")
 #: Great Expectations does without these where they are not installed. They take 27 MB, and no check has a use for them.
 _LEFT_OUT = frozenset({"pyspark.ml", "sqlalchemy"})
 _INTERVAL = sys.getswitchinterval()
-#: SQLAlchemy finds the module of a database and its driver by their names.
-_DRIVER = "sqlalchemy.dialects.postgresql.psycopg"
-#: Two threads in the middle of one package may find modules that are only half imported. Great Expectations and the
-#: catalog have SQLAlchemy in common.
-_of_sqlalchemy = threading.Lock()
-_importing = dict.fromkeys(Library, _of_sqlalchemy) | {Library.DBT: threading.Lock()}
-_imported: dict[Library, ModuleType] = {}
+#: The libraries import these too, and the commands that preload them need them anyway.
+_COMMON = ("pyarrow", "pyspark.sql")
+#: Two threads in the middle of one package may find modules that are only half imported.
+_importing = {library: threading.Lock() for library in Library}
 
 
 def load(library: Library) -> Any:
     """Import a library without its messages, or wait until another thread has imported it. Return the module."""
     # Great Expectations reads this when it is imported. A scheduled run never wants telemetry.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
-    if library not in _imported:
-        with _importing[library], warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecations within the library, which we cannot fix
-            _imported[library] = _import(library)
-    return _imported[library]
-
-
-def _import(library: Library) -> ModuleType:
-    if library == Library.GREAT_EXPECTATIONS:
-        with _late(_LATE), _left_out(_LEFT_OUT):
-            return importlib.import_module(library)
-    if library == Library.SQL_CATALOG:
-        importlib.import_module(_DRIVER)
-    return importlib.import_module(library)
+    with _importing[library], warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations within the library, which we cannot fix
+        if library == Library.GREAT_EXPECTATIONS:
+            with _late(_LATE), _left_out(_LEFT_OUT):
+                return importlib.import_module(library)
+        return importlib.import_module(library)
 
 
 @contextmanager
@@ -100,8 +88,14 @@ class _NotFound(MetaPathFinder):
             raise ModuleNotFoundError(f"{name} is left out", name=name)
 
 
-def preload(*libraries: Library) -> None:
-    """Import libraries in the background, in this order. Errors are raised where a library is needed."""
+def preload(*libraries: Library, after: Sequence[str] = ()) -> None:
+    """Import libraries in the background, in this order. Errors are raised where a library is needed.
+
+    `after` names modules of the lake's catalog. They are imported first, by this thread, as is what else the libraries
+    have in common with the command: of a package that two threads import at a time, modules may be half imported.
+    """
+    for name in (*_COMMON, *after):
+        importlib.import_module(name)
 
     def start() -> None:
         # The command's own thread gets the interpreter back ten times sooner when it needs it.
