@@ -23,7 +23,7 @@ from toolkit.values.lsn import Lsn
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
 
-_NEVER_PUT = r"built: current\.public__t200, history\.public__t200; the first: .*removes a row that it never put"
+_NEVER_PUT = r"failed for current\.public__t200, history\.public__t200; the first: .*removes a row that it never put"
 
 
 def two_keys(relid: int) -> Table:
