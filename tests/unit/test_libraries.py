@@ -32,10 +32,11 @@ import sys, threading
 from toolkit.lake import lake_catalog
 from toolkit.values.libraries import Library, preload
 from toolkit.values.modes import CatalogKind
+sys.modules["thrift"] = None  # the extra for Hive is not installed
 for kind, modules in lake_catalog._MODULES.items():
-    if kind != CatalogKind.HIVE:  # an extra
-        threading.Thread.start = lambda _: print({"pyspark.sql", "pyarrow", *modules} <= sys.modules.keys())
-        preload(Library.GREAT_EXPECTATIONS, after=modules)
+    wanted = {"pyspark.sql", "pyarrow", *(modules if kind != CatalogKind.HIVE else ())}
+    threading.Thread.start = lambda _: print(wanted <= sys.modules.keys())
+    preload(Library.GREAT_EXPECTATIONS, after=modules)
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    assert run.stdout.split() == ["True", "True"], run
+    assert run.stdout.split() == ["True"] * 3, run

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 10
 _UNKNOWN = ("08000", "08006", "08007")  # SQLSTATE of a connection that was lost while a statement ran
 _SECRET = re.compile(r"password|secret|token|credential|(access|account)[.-]?key|^header\.", re.IGNORECASE)
-_MODULES = {  # SQLAlchemy finds the last of the first line by its name
+#: What opening a catalog imports of libraries. SQLAlchemy imports the module of the database and driver in an address.
+_MODULES = {
     CatalogKind.JDBC: ("pyiceberg.catalog.sql", "sqlalchemy.dialects.postgresql.psycopg"),
     CatalogKind.REST: ("pyiceberg.catalog.rest",),
     CatalogKind.HIVE: ("pyiceberg.catalog.hive",),

@@ -95,7 +95,8 @@ def preload(*libraries: Library, after: Sequence[str] = ()) -> None:
     have in common with the command: of a package that two threads import at a time, modules may be half imported.
     """
     for name in (*_COMMON, *after):
-        importlib.import_module(name)
+        with suppress(ImportError):  # such as the client of Hive, which is an extra
+            importlib.import_module(name)
 
     def start() -> None:
         # The command's own thread gets the interpreter back ten times sooner when it needs it.
