@@ -59,7 +59,7 @@ class Way:
 
 
 _THEIRS: dict[str, Any] = {"publication": "theirs", "scope": "published"}
-_OURS: dict[str, Any] = {"new_tables": "publish", "tables": ("h_*.*",)}
+_OURS: dict[str, Any] = {"new_tables": "schemas", "tables": ("h_*.*",)}
 _LOGGED: dict[str, Any] = {"capture": "change_log", "tables": ("h_*.*",)}
 WAYS = {
     "all": Way(_THEIRS, publication="create publication theirs for all tables"),
@@ -67,7 +67,7 @@ WAYS = {
         _THEIRS, publication="create publication theirs for all tables with (publish_via_partition_root = true)"
     ),
     "schemas": Way(_OURS),
-    "named": Way(_OURS | {"exclude": ("h_*.left_out_*",)}),  # the publication names each table
+    "named": Way(_OURS | {"new_tables": "publish", "exclude": ("h_*.left_out_*",)}),  # the publication names each table
     "log": Way(_LOGGED | {"change_log_drain": "slot"}),
     "ticks": Way(_LOGGED | {"change_log_drain": "tick"}),
     "statement": Way(_LOGGED | {"change_log_drain": "slot"}, {"*.*": TableConfig(triggers=Triggers.STATEMENT)}),

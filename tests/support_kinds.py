@@ -82,14 +82,14 @@ class Kind:
         return Config(source=source, table=self.tables, check=CheckConfig(cut_seconds=120.0), snapshot=short)
 
 
-_OURS: dict[str, Any] = {"new_tables": "publish", "tables": ("life.*", "near.*")}
+_OURS: dict[str, Any] = {"new_tables": "schemas", "tables": ("life.*", "near.*")}
 _THEIRS: dict[str, Any] = {"publication": "theirs", "scope": "published"}
 _LOGGED: dict[str, Any] = {"capture": "change_log", "tables": ("life.*", "near.*")}
 _STATEMENT = {"life.t2": TableConfig(triggers=Triggers.STATEMENT), "life.t3": TableConfig(triggers=Triggers.STATEMENT)}
 KINDS = {
     "plain": Kind(source=_OURS),
     # The publication names each table, and a new one joins it where it is made.
-    "named": Kind(source=_OURS | {"exclude": ("life.left_out_*",)}),
+    "named": Kind(source=_OURS | {"new_tables": "publish", "exclude": ("life.left_out_*",)}),
     # Rows of partitions are sent under their root.
     "roots": Kind(
         "create publication theirs for tables in schema life, near with (publish_via_partition_root = true);",

@@ -80,7 +80,7 @@ def configured(conninfo: str, traps: Sequence[Trap]) -> Config:
         conninfo=conninfo,
         slot="cdc_traps",
         tables=tuple(names),
-        new_tables=NewTables.PUBLISH if whole else NewTables.PROPOSE,
+        new_tables=NewTables.SCHEMAS if whole else NewTables.PROPOSE,
     )
     return Config(source=source, check=CheckConfig(cut_seconds=20.0))
 

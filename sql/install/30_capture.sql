@@ -499,7 +499,7 @@ begin
     order by s.slot
   loop
     begin
-      perform cdc.run_uncaptured(format('alter publication %I add table %s', p.pubname, c.oid::regclass))
+      perform cdc.run_uncaptured(format('alter publication %I add table only %s', p.pubname, c.oid::regclass))
       from pg_class as c
       join pg_namespace as n on n.oid = c.relnamespace
       join pg_publication as p on p.pubname = chosen ->> 'publication'

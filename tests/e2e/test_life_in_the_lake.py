@@ -24,7 +24,7 @@ from toolkit.values.config import Config
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
 _STEPS, _LOOKS, _DISTURBED = 60, 3, 15
-_KIND = replace(KINDS["plain"], moves=False, source={"new_tables": "publish", "tables": ("life.*",)})
+_KIND = replace(KINDS["plain"], moves=False, source={"new_tables": "schemas", "tables": ("life.*",)})
 
 
 class Lake(Follower):

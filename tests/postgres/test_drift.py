@@ -46,7 +46,7 @@ _DRIFTS = [
     ),
     (
         "alter publication cdc add table elsewhere.x",
-        "table elsewhere.x", "and [source] does not name it", 'run: alter publication "cdc" drop table elsewhere.x',
+        "table elsewhere.x", "and [source] does not name it", 'alter publication "cdc" drop table only elsewhere.x',
     ),
     (
         "alter publication cdc set table public.a where (id > 3), public.b",

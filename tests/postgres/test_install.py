@@ -11,6 +11,7 @@ from tests.support_change_log import Log
 from tests.support_postgres import ddl_messages, hmac_key
 from toolkit.source import catalog, claim, install, signatures, slot
 from toolkit.source.connection import Connection, connect
+from toolkit.source.own_publication import publication_sql
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, HistoryDiverged, PreflightFailed
 
@@ -116,19 +117,20 @@ def test_publication_only_grows(source: Config) -> None:
 
 
 def test_publish_whole_schemas(source: Config) -> None:
-    whole = _changed(source, new_tables="publish")
+    whole = _changed(source, new_tables="schemas")
     with connect(whole.source) as conn:
         install.install(conn, whole.capture_rules, ddl=whole.ddl, lock_seconds=whole.snapshot.lock_seconds)
         install.install(conn, whole.capture_rules, ddl=whole.ddl, lock_seconds=whole.snapshot.lock_seconds)
         conn.execute("create table public.born (id int primary key)")
         assert [t.identifier for t in catalog.published_tables(conn)] == ["public.born"]
+
+
+def test_a_schema_that_others_publish_whole_cannot_leave_a_table_out(source: Config) -> None:
+    but_one = _changed(source, new_tables="publish", exclude=("public.x",))
+    with connect(source.source) as conn:
+        conn.execute("create publication cdc for tables in schema public")
         with pytest.raises(ConfigError, match=r"exclude 'public.x' .* drop tables in schema \"public\", then"):
-            install.install(
-                conn,
-                _changed(whole, exclude=("public.x",)).capture_rules,
-                ddl=_changed(whole, exclude=("public.x",)).ddl,
-                lock_seconds=_changed(whole, exclude=("public.x",)).snapshot.lock_seconds,
-            )
+            install.install(conn, but_one.capture_rules, ddl=but_one.ddl, lock_seconds=but_one.snapshot.lock_seconds)
 
 
 def test_partitions_come_with_their_root(source: Config) -> None:
@@ -217,10 +219,10 @@ def test_not_installed_is_said(source: Config) -> None:
 def test_dry_run_script_runs_in_psql(source: Config) -> None:
     with connect(source.source) as conn:
         conn.execute("create table public.t (id int primary key)")
-        script = install.install_sql(
-            source.capture_rules, catalog.selected_tables(conn, source.capture_rules), ddl=source.ddl
-        )
-    assert 'create publication "cdc" for table "public"."t"' in script
+        tables = catalog.selected_tables(conn, source.capture_rules)
+        publication = publication_sql(conn, source.capture_rules, ticks=False)
+        script = install.install_sql(source.capture_rules, tables, publication, ddl=source.ddl)
+    assert 'create publication "cdc" for table only "public"."t"' in script
     with psycopg.connect(source.source.conninfo, autocommit=True) as plain:
         plain.execute(script)
     with connect(source.source) as conn:

@@ -86,7 +86,7 @@ def lint(scratch: EmbeddedServer) -> Lint:
 
 
 def _install(conn: Connection, source: Config) -> Config:
-    config = source.model_copy(update={"source": source.source.model_copy(update={"new_tables": "publish"})})
+    config = source.model_copy(update={"source": source.source.model_copy(update={"new_tables": "schemas"})})
     install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
     return config
 
@@ -96,8 +96,25 @@ def _short(effects: tuple[ddl_lint.Effect, ...]) -> list[tuple[int, str | None, 
 
 
 @pytest.mark.parametrize("installed", [True, False])
+def test_a_new_table_is_captured_if_the_source_publishes_it_at_its_create(
+    source: Config, conn: Connection, lint: Lint, installed: bool
+) -> None:
+    """Each new table was called `history only` where the publication names tables."""
+    chosen = {"new_tables": "publish", "exclude": ("public.tmp_*",)}
+    config = source.model_copy(update={"source": source.source.model_copy(update=chosen)})
+    if installed:
+        install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
+    script = "create table born (id int primary key);create table tmp_x (id int primary key);create table bag (v int)"
+    assert [(e.table, e.effect) for e in lint(config, script)] == [
+        ("public.born", "exact"),
+        ("public.tmp_x", "history only"),
+        ("public.bag", "history only"),
+    ]
+
+
+@pytest.mark.parametrize("installed", [True, False])
 def test_each_statement_says_what_it_does(source: Config, conn: Connection, lint: Lint, installed: bool) -> None:
-    config = source.model_copy(update={"source": source.source.model_copy(update={"new_tables": "publish"})})
+    config = source.model_copy(update={"source": source.source.model_copy(update={"new_tables": "schemas"})})
     if installed:
         install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
     before = catalog.selected_tables(conn, config.capture_rules)

@@ -1,4 +1,4 @@
-"""`new_tables = "publish"` with `exclude`: new tables are in the publication before their first row, others never."""
+"""`new_tables = "publish"`: new tables are in the publication before their first row, those to be left out never."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.trap_world import PAIR, World
-from toolkit.source import catalog, preflight
+from toolkit.source import catalog, install, preflight
 from toolkit.source.connection import connect
 from toolkit.values.config import SourceConfig, TableConfig
 from toolkit.values.modes import Capture
@@ -56,6 +56,40 @@ def test_one_line_captures_tables_and_schemas_of_the_future_but_those_left_out(w
         "public.keyless": "has no replica identity", "public.quick": "is unlogged", "public.root": "is partitioned",
     }  # fmt: skip
     preflight.require(log.conn, world.config.capture_rules, ddl=world.config.ddl)
+
+
+def test_a_new_table_without_a_key_is_left_out_without_exclude_too(world: World) -> None:
+    """Whole schemas were published then: UPDATE and DELETE of the application failed."""
+    world.start(*PAIR, new_tables="publish")
+    world.sql(
+        "create table born (id int primary key)", "insert into born values (1)",
+        "create table keyless (v int)", "insert into keyless values (1)", "update keyless set v = 2",
+    )  # fmt: skip
+    world.log.drain()
+    world.exact("t", "born")
+    assert _held(world) == {"public.t", "public.born"}
+
+
+def test_schemas_that_were_published_whole_are_published_table_by_table_from_the_next_init_on(world: World) -> None:
+    """The configuration has said `publish` before and after. Nothing is missed: rows are not copied again."""
+    world.sql("create schema s create table v (id int primary key)")
+    log = world.start(*PAIR, "create table gone (id int primary key)", tables=("public.*", "s.v"), new_tables="schemas")
+    world.sql("create table born (id int primary key)", "insert into born values (1)", "insert into t values (3, 'z')")
+    by_table = world.config.source.model_copy(update={"new_tables": "publish", "exclude": ("public.gone",)})
+    world.config = world.config.model_copy(update={"source": by_table})
+    log.config = world.config
+    with connect(by_table) as conn:
+        install.install(conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=3)
+    assert _held(world) == {"public.t", "public.born", "s.v"}
+    assert world.user.execute("select count(*) from pg_publication_namespace").fetchone() == (0,)
+    world.sql(
+        "insert into t values (4, 'later')", "insert into born values (2)",
+        "create table keyless (v int)", "insert into keyless values (1)", "update keyless set v = 2",
+        "create table next (id int primary key)", "insert into next values (1)",
+    )  # fmt: skip
+    log.drain()
+    assert {name: s.state for name, s in log.states().items()} == dict.fromkeys(_held(world), "ok")
+    world.exact("t", "born", "next")
 
 
 def test_a_table_that_could_not_be_added_is_listed_and_its_transaction_goes_on(world: World) -> None:

@@ -93,9 +93,11 @@ def test_trap_051_052_replica_identity(source: Config, conn: Connection, ddl: st
     assert "\n" not in str(refusal.value) and "change_log" in str(refusal.value) and "exclude" in str(refusal.value)
     with pytest.raises(PreflightFailed, match=message):
         require(
-            conn, _changed(source, new_tables="publish").capture_rules, ddl=_changed(source, new_tables="publish").ddl
+            conn, _changed(source, new_tables="schemas").capture_rules, ddl=_changed(source, new_tables="schemas").ddl
         )  # which cannot leave a table out
-    require(conn, source.capture_rules, ddl=source.ddl)  # a pattern leaves it out
+    for new in ("propose", "publish"):
+        patterns = _changed(source, new_tables=new)
+        require(conn, patterns.capture_rules, ddl=patterns.ddl)  # a pattern leaves it out
     assert name not in {r.identifier for r in catalog.selected_relations(conn, source.capture_rules)}
     require(
         conn, _changed(source, tables=("public.good",)).capture_rules, ddl=_changed(source, tables=("public.good",)).ddl

@@ -176,7 +176,7 @@ def test_rows_are_no_longer_wanted_of_a_captured_table(world: World) -> None:
 
 def test_schema_only_cannot_be_kept_in_a_schema_that_is_published_whole(world: World) -> None:
     world.sql(*PAIR)
-    source = world.config.source.model_copy(update={"new_tables": "publish"})
+    source = world.config.source.model_copy(update={"new_tables": "schemas"})
     table = {"public.t": TableConfig(capture=Capture.SCHEMA)}
     with (
         connect(world.config.source) as conn,
@@ -219,7 +219,9 @@ def test_ignored_commands_leave_no_event_and_change_nothing(world: World) -> Non
     [
         ('[ddl]\nignore = ["COMMENT"]', "ddl.ignore: Value error, 'COMMENT' can change"),
         ('[ddl]\nignore = ["ALTER TABLE"]', "only CREATE INDEX and REINDEX can be left out"),
-        ('[source]\nscope = "published"\nnew_tables = "publish"', "source.scope: .* edits the publication"),
+        ('[source]\nscope = "published"\nnew_tables = "publish"', 'source.scope: .* new_tables = "publish" edits'),
+        ('[source]\nscope = "published"\nnew_tables = "schemas"', 'source.scope: .* new_tables = "schemas" edits'),
+        ('[source]\nexclude = ["a.b"]\nnew_tables = "schemas"', "source.new_tables: .* leaves no table out"),
     ],
 )
 def test_a_scope_that_could_hide_something_is_refused(tmp_path: Path, text: str, message: str) -> None:

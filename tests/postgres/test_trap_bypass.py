@@ -83,7 +83,7 @@ def test_trap_076_a_bypass_is_found_by_comparison(
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)  # event_triggers came with PostgreSQL 17
 def test_trap_076_a_bypass_in_a_later_step_of_the_drain_that_found_the_table(world: World) -> None:
     """The log is right from the creation of the table on, which is later than the last comparison of the catalog."""
-    log = world.start(new_tables=NewTables.PUBLISH)
+    log = world.start(new_tables=NewTables.SCHEMAS)
     log.drain()
     world.sql(*PAIR)
     _captured_later(world)

@@ -155,7 +155,7 @@ def test_trap_092_a_table_that_its_extension_moves_out_of_the_published_schema_a
     name = str(found[0])
     world.sql(*PAIR, "create schema aside", f"create extension {name} schema public", f"create table u (v {name})")
     world.sql(f"alter extension {name} add table t", "alter table u replica identity full")
-    world.start(new_tables="publish")
+    world.start(new_tables="schemas")
     world.sql(f"alter extension {name} set schema aside", "insert into aside.t values (3, 'aside')")
     world.sql(f"alter extension {name} set schema public")
     world.log.drain()

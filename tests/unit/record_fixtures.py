@@ -118,7 +118,7 @@ def record(major: int) -> None:
     with tempfile.TemporaryDirectory() as folder, EmbeddedServer(major=major) as server:
         config = Config(
             root=Path(folder),
-            source=SourceConfig(conninfo=server.conninfo(), tables=("public.*",), new_tables=NewTables.PUBLISH),
+            source=SourceConfig(conninfo=server.conninfo(), tables=("public.*",), new_tables=NewTables.SCHEMAS),
         )
         user = psycopg.connect(server.conninfo(), autocommit=True)
         user.execute(BEFORE)

@@ -51,14 +51,15 @@ class InitResult:
 
 def plan_sql(source: SourceAccess) -> str:
     """Return the SQL that `init` would run on the source, to read it or to run it by hand."""
-    from toolkit.source import catalog, change_log, connection, drain_mode, install, preflight
+    from toolkit.source import catalog, change_log, connection, drain_mode, install, own_publication, preflight
 
     with connection.connect(source.config) as conn:
         preflight.require(conn, source.rules, ddl=source.ddl)
         tables, ticks = (catalog.selected_tables(conn, source.rules), drain_mode.by_ticks(conn, source.rules))
         # A line names a table. A line break in that name must not end the comment.
         cost = "".join(f"-- {in_one_line(line)}\n" for line in change_log.predicted(conn, source.rules))
-        return cost + install.install_sql(source.rules, tables, ticks=ticks, ddl=source.ddl)
+        publication = own_publication.publication_sql(conn, source.rules, ticks=ticks)
+        return cost + install.install_sql(source.rules, tables, publication, ticks=ticks, ddl=source.ddl)
 
 
 def init(

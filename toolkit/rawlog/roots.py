@@ -73,7 +73,10 @@ def _fault(
         if differ := sorted(columns.items() ^ _lake_names(part).items()):
             reason = f"its partition {part.identifier} has another column {differ[0][0]} in the lake than the others"
             return reason, f"publish the same columns of all partitions; or {exclude}"
-    return (f"{unknown} of its partitions are not captured", exclude) if unknown else None
+    if unknown:
+        init = "cdc init, which names what it leaves out; or " if source.names(table.schema, table.name) else ""
+        return f"{unknown} of its partitions {'is' if unknown == 1 else 'are'} not captured", f"{init}{exclude}"
+    return None
 
 
 def _lake_names(table: TableVersion) -> dict[str, str]:

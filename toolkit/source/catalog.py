@@ -6,7 +6,7 @@ Every function only reads, and returns small values.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,12 +130,13 @@ def versions_only(conn: Connection, rules: CaptureRules) -> tuple[int, ...]:
 
 
 def without_identity(conn: Connection) -> dict[int, str]:
-    """Return, by relid, why UPDATE and DELETE of a table would fail once it is published."""
+    """Return, by relid, why UPDATE and DELETE of a table or of its new partitions would fail once it is published."""
     reasons = {
         "none": "has no replica identity: once published, the application's UPDATE and DELETE would fail",
         "deferrable": "has a deferrable primary key, which is no replica identity: UPDATE and DELETE would fail",
         "index": "has lost the index that is its replica identity: UPDATE and DELETE fail",
         "nothing": "has REPLICA IDENTITY NOTHING: once published, UPDATE and DELETE would fail",
+        "partitions": "has no primary key, so UPDATE and DELETE of its new partitions would fail once it is published",
     }
     return {relid: reasons[why] for relid, why in conn.execute(resources.load("introspect/identity_missing"))}
 
@@ -146,16 +147,74 @@ def left_out(conn: Connection, rules: CaptureRules) -> dict[Relation, str]:
     They match a pattern, and no publication contains them yet. A table that `[source] tables` names in full is never
     left out, nor is a table of a schema that is published whole.
     """
-    source = rules.source
-    if source.whole_schemas:
-        return {}
-    asked = [r for r in matching(conn, rules.source) if r.kind == "r" and not source.names_in_full(r.schema, r.name)]
-    held, reasons = publications(conn, rules.source), without_identity(conn)
-    return {
-        r: reasons[r.relid]
-        for r in asked
-        if r.relid in reasons and rules.through_slot(r.schema, r.name) and not any(p.holds(r) for p in held)
+    return _choose(conn, rules)[0]
+
+
+def to_name(conn: Connection, rules: CaptureRules) -> frozenset[int]:
+    """Return the relids of the tables that the toolkit's own publication names, outside of whole schemas.
+
+    A partitioned table brings all of its partitions, and those that are created later. It is named itself if it may
+    bring each of them, if `[source] tables` names it in full, or if the publication has it already. Otherwise its
+    partitions are named.
+    """
+    return _choose(conn, rules)[1]
+
+
+def unwanted_partitions(
+    rules: CaptureRules, every: Sequence[Relation], reasons: Mapping[int, str]
+) -> dict[Relation, str]:
+    """Return the partitions that no root may bring into a publication, with the reason.
+
+    `reasons` are those of `without_identity`. A partition whose changes are not in the WAL is none of them.
+    """
+    found = {}
+    for part in every:
+        capture = rules.capture_of(part.schema, part.name).capture
+        if not part.partition or part.kind != "r" or part.persistence != "p":
+            continue
+        if rules.source.excludes(part.schema, part.name):
+            found[part] = "is in [source] exclude"
+        elif not rules.through_slot(part.schema, part.name):
+            found[part] = f'has capture = "{capture}"'
+        elif part.relid in reasons:
+            found[part] = reasons[part.relid]
+    return found
+
+
+def ancestors(every: Sequence[Relation]) -> dict[int, frozenset[int]]:
+    """Return the partitioned tables above each relation, at every height, by relid."""
+    parents = {r.relid: r.parents for r in every}
+    found: dict[int, frozenset[int]] = {}
+
+    def above(relid: int) -> frozenset[int]:
+        if relid not in found:
+            direct = [parent for parent in parents.get(relid, ()) if parent in parents]
+            found[relid] = frozenset(direct).union(*(above(parent) for parent in direct))
+        return found[relid]
+
+    return {relid: above(relid) for relid in parents}
+
+
+def _choose(conn: Connection, rules: CaptureRules) -> tuple[dict[Relation, str], frozenset[int]]:
+    """Return what `left_out` and `to_name` return."""
+    source, every, held = rules.source, relations(conn), publications(conn, rules.source)
+    asked = [r for r in matching(conn, source) if r.capturable and rules.through_slot(r.schema, r.name)]
+    own = [r for r in asked if source.names(r.schema, r.name)]
+    kept = {r.relid for r in every if any(p.holds(r) for p in held)}
+    kept |= {r.relid for r in asked if source.names_in_full(r.schema, r.name)}
+    brought, above = _with_partitions(every, kept), ancestors(every)
+    reasons = {} if source.whole_schemas else without_identity(conn)
+    unwanted = {} if source.whole_schemas else unwanted_partitions(rules, every, reasons)
+    apart = {
+        root: f"its partition {part.identifier} {why}" for part, why in unwanted.items() for root in above[part.relid]
     }
+    whole = {r.relid for r in own if r.kind == "p" and (r.relid in kept or r.relid not in {*apart, *reasons})}
+    by_parts = frozenset[int]().union(*(above[r.relid] for r in asked)) | brought | whole
+
+    left = {r: reasons[r.relid] for r in asked if r.kind == "r" and r.relid in reasons and r.relid not in brought}
+    left |= {r: reasons.get(r.relid) or apart[r.relid] for r in own if r.kind == "p" and r.relid not in by_parts}
+    named = [r for r in own if r not in left and (r.kind == "r" or r.relid in whole)]
+    return left, frozenset(r.relid for r in named if not above[r.relid] & whole)
 
 
 def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool, known: Collection[int] = ()) -> dict[str, str]:
@@ -163,7 +222,7 @@ def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool, known: C
 
     `known` are the relids of the tables that the log has. Of one that only triggers capture, no publication says it.
     """
-    left, held = left_out(conn, rules), publications(conn, rules.source)
+    (left, named), held = _choose(conn, rules), publications(conn, rules.source)
     found: dict[str, str] = {}
     asked = [r for r in matching(conn, rules.source) if rules.capture_of(r.schema, r.name).capture != Capture.SCHEMA]
     inside, as_roots = _held(asked, held), _held(asked, [p for p in held if p.via_root])
@@ -187,6 +246,8 @@ def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool, known: C
                 " why it cannot; or name it in [source] exclude"
             )
         elif relation.capturable and not ticks and rules.through_slot(relation.schema, relation.name):
+            if relation.kind == "p" and relation.relid not in inside | named and rules.source.own is not None:
+                continue  # its partitions are in the publication, or are listed
             if relation.relid not in inside:
                 found[relation.identifier] = "is in no publication; run `cdc init`, or name it in [source] exclude"
             elif root := elsewhere.get(relation.relid):

@@ -105,7 +105,7 @@ def settle(conn: Connection, rules: CaptureRules, *, lock_seconds: float) -> Non
         name = f"{_quoted(relation.schema)}.{_quoted(relation.name)}"
         if relation.relid in named and not rules.through_slot(relation.schema, relation.name):
             assert state is not None
-            conn.execute(f"alter publication {_quoted(state.name)} drop table {name}")
+            conn.execute(f"alter publication {_quoted(state.name)} drop table only {name}")
         if relation.relid in triggers and not logged(rules, relation):
             release(conn, relation.relid, lock_seconds=lock_seconds)
     if not rules.uses_change_log:

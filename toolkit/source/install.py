@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 from collections.abc import Callable, Iterable, Sequence
 
@@ -11,11 +10,12 @@ import psycopg
 from toolkit.source import catalog, change_log, drain_mode, guard, locks, roles
 from toolkit.source.claim import Claim, other_lakes, require_apart, require_unclaimed, write_claim
 from toolkit.source.connection import Connection, one_line
+from toolkit.source.own_publication import publication_sql
 from toolkit.source.settings import read_setting
 from toolkit.values import progress, resources
 from toolkit.values.capture_rules import CaptureRules, SourceConfig
 from toolkit.values.config import DdlConfig
-from toolkit.values.errors import CdcError, ConfigError, PreflightFailed
+from toolkit.values.errors import CdcError, PreflightFailed
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
 from toolkit.values.modes import Capture, NewTables
@@ -33,7 +33,7 @@ _FILES = (
 def install_sql(
     rules: CaptureRules,
     tables: Sequence[TableVersion],
-    publication: catalog.PublicationState | None = None,
+    publication: Sequence[str] = (),
     *,
     ticks: bool = False,
     event_triggers: bool = True,
@@ -44,7 +44,7 @@ def install_sql(
     Args:
         rules: have the names of publications and tables.
         tables: the selected ones (`catalog.selected_tables`).
-        publication: the toolkit's own, if it exists already; tables are only ever added to it.
+        publication: the statements of `publication_sql`.
         ticks: there is no slot, so there is no publication either; the change log contains the DDL messages too.
         event_triggers: whether the role may create them; without them only the catalog comparison finds DDL.
     """
@@ -57,7 +57,7 @@ def install_sql(
 def objects_sql(
     rules: CaptureRules,
     tables: Sequence[TableVersion],
-    publication: catalog.PublicationState | None,
+    publication: Sequence[str],
     *,
     ticks: bool,
     event_triggers: bool,
@@ -77,8 +77,7 @@ def objects_sql(
     for key, value in values.items():
         parts = [part.replace(f":'{key}'", value) for part in parts]
     parts += change_log.install_sql(rules, ticks=ticks)
-    if not ticks:
-        parts += [f"{statement};\n" for statement in _publication_sql(rules, tables, publication)]
+    parts += [f"{statement};\n" for statement in publication]
     parts.append(_new_tables_sql(rules, ticks=ticks))
     parts.append(_version_sql())
     parts += [roles.grants_sql(rules, tables), resources.load("install/43_owner")]
@@ -103,8 +102,7 @@ def install(
     """
     tables = catalog.selected_tables(conn, rules)
     ticks = drain_mode.by_ticks(conn, rules)
-    publication = catalog.own_publication(conn, rules.source)
-
+    publication = publication_sql(conn, rules, ticks=ticks)
     fresh = not catalog.read_by(conn)  # this lake captures nothing yet
     before = change_log.triggered(conn)
 
@@ -240,60 +238,10 @@ def _locked(
     locks.insist(conn, what, change, seconds=lock_seconds)
 
 
-def _publication_sql(
-    rules: CaptureRules, tables: Sequence[TableVersion], state: catalog.PublicationState | None
-) -> list[str]:
-    """Return statements that add the named tables to the toolkit's own publication. A root brings its partitions."""
-    source = rules.source
-    if source.own is None:
-        return []
-    tables = [t for t in tables if source.names(t.schema, t.name)]
-    schemas = _whole_schemas(rules.source, tables)
-    for table in tables:
-        capture = rules.capture_of(table.schema, table.name).capture
-        if not rules.through_slot(table.schema, table.name) and table.schema in schemas:
-            raise ConfigError(
-                f'[table] {table.identifier} has capture = "{capture}", which cannot be kept with'
-                ' new_tables = "publish": a schema is published whole; use new_tables = "propose"'
-            )
-    tables = [t for t in tables if rules.through_slot(t.schema, t.name)]
-    relids = {t.relid for t in tables}
-    alone = [t for t in tables if t.schema not in schemas and not relids.intersection(t.parents)]
-    if state is not None:
-        if state.all_tables:
-            return []
-        _require_kept_out(rules.source, state)
-        schemas = [s for s in schemas if s not in state.schemas]
-        alone = [t for t in alone if t.relid not in state.relids and t.schema not in state.schemas]
-        verb, clause = "alter", "add "
-    else:
-        verb, clause = "create", "for "
-    named = [qualified_sql(t.schema, t.name) for t in sorted(alone, key=lambda t: (t.schema, t.name))]
-    if rules.uses_change_log and not (state and state.publishes_log):
-        named.append(qualified_sql("cdc", change_log.LOG))
-    entries = [f"table {', '.join(named)}"] if named else []
-    entries += [f"tables in schema {', '.join(quote_postgres(s) for s in schemas)}"] if schemas else []
-    head = f"{verb} publication {quote_postgres(source.own)}"
-    changed = [f"{head} {clause}{', '.join(entries)}"] if entries else []
-    return changed if state is not None else [*(changed or [head]), _made(source.own, source.slot)]
-
-
-def _require_kept_out(source: SourceConfig, state: catalog.PublicationState) -> None:
-    """Refuse to exclude tables of a schema that the publication contains whole: it would publish them anyway."""
-    for pattern in source.exclude if source.new_tables == NewTables.PUBLISH else ():
-        for schema in sorted(state.schemas):
-            if fnmatch.fnmatchcase(schema, pattern.rpartition(".")[0]):
-                raise ConfigError(
-                    f"[source] exclude {pattern!r} cannot be kept: publication {state.name!r} has schema {schema}"
-                    f" whole; run: alter publication {quote_postgres(state.name)} drop tables in schema"
-                    f" {quote_postgres(schema)}, then `cdc init`, which copies its tables again"
-                )
-
-
 def _new_tables_sql(rules: CaptureRules, *, ticks: bool) -> str:
     """Return the statement that records which new tables `cdc.publish_new` publishes at their CREATE."""
     source = rules.source
-    if source.new_tables != NewTables.PUBLISH or source.own is None or source.capture != Capture.SLOT or ticks:
+    if source.new_tables == NewTables.PROPOSE or source.own is None or source.capture != Capture.SLOT or ticks:
         return f"delete from cdc.settings where slot = '{source.slot}' and name = 'new_tables';\n"
     others = (name for name, table in rules.table.items() if table.capture in (Capture.CHANGE_LOG, Capture.SCHEMA))
     chosen = {"publication": source.own, "tables": [*map(postgres_regex, source.tables)]}
@@ -312,28 +260,3 @@ def _version_sql() -> str:
         " on conflict (slot, name) do update set value = excluded.value"
         " where settings.value is distinct from excluded.value;\n"
     )
-
-
-def _made(publication: str, slot: str) -> str:
-    """Return a statement that records that `cdc init` created this publication; only such a one is dropped."""
-    name = publication.replace("'", "''")
-    return (
-        f"insert into cdc.settings (slot, name, value) select '{slot}', 'made',"
-        " pg_catalog.convert_to(p.oid::text, 'UTF8')"
-        f" from pg_catalog.pg_publication as p where p.pubname = '{name}'"
-        " on conflict (slot, name) do update set value = excluded.value"
-    )
-
-
-def _whole_schemas(source: SourceConfig, tables: Sequence[TableVersion]) -> list[str]:
-    """Return schemas to publish whole, with future tables; for a pattern like `*.*`, those that have a table."""
-    if not source.whole_schemas:
-        return []
-    whole = [pattern.removesuffix(".*") for pattern in source.tables if pattern.endswith(".*")]
-    named = {name for name in whole if not set(name) & set("*?[.")}
-    return sorted(named | {t.schema for t in tables if any(fnmatch.fnmatchcase(t.schema, name) for name in whole)})
-
-
-def qualified_sql(schema: str, name: str) -> str:
-    """Return schema and table, both quoted."""
-    return f"{quote_postgres(schema)}.{quote_postgres(name)}"

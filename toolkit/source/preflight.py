@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg.rows import dict_row
 
-from toolkit.source import catalog, change_log, drain_mode, guard, roles, slot
+from toolkit.source import catalog, change_log, drain_mode, guard, own_publication, roles, slot
 from toolkit.source.connection import Connection
 from toolkit.source.settings import read_setting
 from toolkit.values import resources
@@ -18,7 +18,7 @@ from toolkit.values.errors import CdcError, PreflightFailed, SlotError, SlotRefu
 from toolkit.values.modes import Capture, Selection
 from toolkit.values.names import nearest, qualified, quote_postgres, selects
 from toolkit.values.outcome import Level
-from toolkit.values.table import OPERATIONS, TableVersion
+from toolkit.values.table import OPERATIONS
 
 OLDEST = 150000
 _NOT_PUBLISHED = (
@@ -66,10 +66,12 @@ def require(conn: Connection, rules: CaptureRules, *, ddl: DdlConfig) -> None:
 
 def keyless_remedy(relation: catalog.Relation) -> str:
     """Return the ways to capture a table without a usable replica identity, or to exclude it explicitly."""
-    name = relation.identifier
+    name, own = relation.identifier, f"{relation.schema}.{relation.name}"
+    if relation.kind == "p":
+        return "add a primary key, or name its partitions in [source] tables; or name it in [source] exclude"
     return (
         f'add a primary key, or run: alter table {name} replica identity full; or set capture = "change_log" in'
-        f' [table."{relation.schema}.{relation.name}"]; or name it in [source] exclude'
+        f' [table."{own}"]; or name it in [source] exclude'
     )
 
 
@@ -248,7 +250,7 @@ def _publications(conn: Connection, rules: CaptureRules) -> Iterator[Finding]:
     for table in published:
         if unsent := table.unsent(source.publications):
             yield Finding(Level.ERROR, f"table {table.identifier}", *unsent)
-    yield from _own(conn, rules.source, published)
+    yield from (Finding(*fault) for fault in own_publication.member_faults(conn, rules.source, published))
     chosen = {r.relid: r for r in catalog.selected_relations(conn, rules)}
     tables = catalog.selected_tables(conn, rules)
     below = {child for table in tables if table.published for child in table.children}
@@ -298,28 +300,6 @@ def _refused_writes(conn: Connection, source: SourceConfig) -> Iterator[Finding]
             f"is in publication {publication!r} {found}: UPDATE and DELETE fail on the source",
             remedy,
         )
-
-
-def _own(conn: Connection, source: SourceConfig, published: tuple[TableVersion, ...]) -> Iterator[Finding]:
-    """Find tables that others added to the toolkit's own publication and `cdc init` would not."""
-    own = catalog.own_publication(conn, source)
-    for table in published if own is not None else ():
-        assert own is not None
-        if table.relid in own.relids and not source.asks_for(table.schema, table.name):
-            yield Finding(
-                Level.WARNING,
-                f"table {table.identifier}",
-                f"is in publication {own.name!r}, and [source] does not name it: it is captured all the same",
-                f"run: alter publication {quote_postgres(own.name)} drop table {table.identifier}, or name it in"
-                " [source] tables",
-            )
-        if table.row_filter is not None and not source.others:
-            yield Finding(
-                Level.WARNING,
-                f"table {table.identifier}",
-                f"is published where {table.row_filter} only: the lake does not have its other rows",
-                f"take the filter out of publication {own.name!r}, or ignore this",
-            )
 
 
 def _readable(conn: Connection) -> bool:
@@ -450,6 +430,8 @@ def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Find
             )
     for name, found, remedy in change_log.refusals(conn, rules):
         yield Finding(Level.ERROR, f"table {name}", found, remedy)
+    if not ticks:
+        yield from (Finding(*fault) for fault in own_publication.root_faults(conn, rules))
     identities, left = catalog.without_identity(conn), catalog.left_out(conn, rules)
     inherited = catalog.inherited(conn)
     for relation in relations:

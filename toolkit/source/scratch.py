@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from toolkit.source import catalog, drain_mode, install
 from toolkit.source.connection import APPLICATION_NAME, Connection, connect, one_line, secret_parameters
+from toolkit.source.own_publication import publication_sql
 from toolkit.values import progress
 from toolkit.values.capture_rules import CaptureRules, SourceConfig
 from toolkit.values.config import DdlConfig
@@ -222,7 +223,7 @@ def _install(rules: CaptureRules, conninfo: str, role: str, *, by_ticks: bool, d
     there = replace(rules, source=rules.source.model_copy(update={"conninfo": conninfo}))
     with connect(there.source) as conn:
         tables = catalog.selected_tables(conn, there)
-        own = catalog.own_publication(conn, there.source)
+        own = publication_sql(conn, there, ticks=by_ticks)
         with conn.transaction():
             conn.execute("set local client_min_messages = warning")
             conn.execute(install.install_sql(there, tables, own, ticks=by_ticks, event_triggers=False, ddl=ddl))

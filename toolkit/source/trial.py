@@ -103,7 +103,7 @@ def _each(source: SourceConfig, conn: psycopg.Connection, statements: Iterable[S
             yield Tried(statement, before, before, statement.words[0].upper(), None, known=known, filled=written)
             continue
         tag, failure = _run(conn, statement)
-        after = _state(source, conn) if failure is None else before
+        after = _published_at_create(source, conn, before) if failure is None else before
         born = [t for relid, t in after.tables.items() if relid not in known and t.kind == "r"]
         filled = written | {t.relid for t in born if _filled(conn, t)}
         yield Tried(statement, before, after, tag, failure, known=known, filled=filled, emptied=emptied)
@@ -130,6 +130,16 @@ def _run(conn: psycopg.Connection, statement: Statement) -> tuple[str, str | Non
         raise psycopg.OperationalError(one_line(error))
     conn.execute("rollback to savepoint cdc_statement")
     return tag, one_line(error)
+
+
+def _published_at_create(source: SourceConfig, conn: psycopg.Connection, before: State) -> State:
+    """Return the state after a statement, with new tables published as the source's event trigger would do it."""
+    after = _state(source, conn)
+    created = list(after.tables.keys() - before.tables.keys())
+    if not created:
+        return after
+    conn.execute("select cdc.publish_new(%s::pg_catalog.oid[])", [created])
+    return _state(source, conn)
 
 
 def _state(source: SourceConfig, conn: psycopg.Connection) -> State:

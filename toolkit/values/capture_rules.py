@@ -44,8 +44,9 @@ class SourceConfig(Section):
     exclude: tuple[str, ...] = ()
     """Tables not to capture, as patterns; it wins over `tables`."""
     new_tables: NewTables = NewTables.PROPOSE
-    """`publish` captures new tables from their CREATE: it publishes whole schemas, or with `exclude` table by table;
-    `propose` adds them at the next `cdc init`."""
+    """`propose` adds new tables at the next `cdc init`. `publish` captures them from their CREATE, if they have a
+    primary key. `schemas` publishes whole schemas; UPDATE and DELETE of a table without a replica identity then fail
+    on the source."""
     scope: Selection = Selection.TABLES
     """`published` captures what others put into the publications and never edits a publication; `tables` then has no
     effect."""
@@ -62,10 +63,16 @@ class SourceConfig(Section):
     @field_validator("scope")
     @classmethod
     def _not_edited(cls, value: Selection, info: ValidationInfo) -> Selection:
-        if value == Selection.PUBLISHED and info.data.get("new_tables") == NewTables.PUBLISH:
-            raise ValueError(
-                'new_tables = "publish" edits the publication; whoever keeps it can publish a whole schema'
-            )
+        new = info.data.get("new_tables")
+        if value == Selection.PUBLISHED and new in (NewTables.PUBLISH, NewTables.SCHEMAS):
+            raise ValueError(f'new_tables = "{new}" edits the publication; whoever keeps it can publish a whole schema')
+        return value
+
+    @field_validator("new_tables")
+    @classmethod
+    def _whole(cls, value: NewTables, info: ValidationInfo) -> NewTables:
+        if value == NewTables.SCHEMAS and info.data.get("exclude"):
+            raise ValueError('new_tables = "schemas" leaves no table out, as `exclude` asks for; use "publish"')
         return value
 
     @property
@@ -86,7 +93,7 @@ class SourceConfig(Section):
     @property
     def whole_schemas(self) -> bool:
         """Return whether whole schemas are published. A whole schema cannot leave out a table."""
-        return self.new_tables == NewTables.PUBLISH and not self.exclude
+        return self.new_tables == NewTables.SCHEMAS
 
     @property
     def publication_names(self) -> str:
@@ -96,6 +103,10 @@ class SourceConfig(Section):
     def names(self, schema: str, name: str) -> bool:
         """Return whether a table belongs in the toolkit's own publication."""
         return self.own is not None and selects(self.tables, self.exclude, schema, name)
+
+    def excludes(self, schema: str, name: str) -> bool:
+        """Return whether a pattern of `exclude` matches a table."""
+        return not selects(("*.*",), self.exclude, schema, name)
 
     def names_in_full(self, schema: str, name: str) -> bool:
         """Return whether `tables` has the exact name of a table, and not only a pattern that matches it."""

@@ -28,10 +28,11 @@ class Triggers(_Word):
 
 
 class NewTables(_Word):
-    """Ways to add new tables: from their CREATE, or at the next `cdc init`."""
+    """Ways to add new tables: at the next `cdc init`, from their CREATE, or with their schema."""
 
     PROPOSE = "propose"
     PUBLISH = "publish"
+    SCHEMAS = "schemas"
 
 
 class CopyOn(_Word):

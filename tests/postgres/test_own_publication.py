@@ -1,0 +1,210 @@
+"""What the toolkit adds to its own publication: nothing excluded, and nothing of which writes would fail."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.trap_world import World
+from toolkit.source import catalog, change_log, install, preflight
+from toolkit.source.connection import connect
+from toolkit.values.config import TableConfig
+from toolkit.values.errors import PreflightFailed
+from toolkit.values.modes import Capture
+
+pytestmark = pytest.mark.postgres
+
+_ROOT = (
+    "create table r (id int primary key, v text) partition by range (id)",
+    "create table r1 partition of r for values from (0) to (10)",
+    "create table r2 partition of r for values from (10) to (20)",
+    "insert into r values (1, 'a'), (11, 'b')",
+)
+_KEYLESS = (
+    "create table k (id int, v text) partition by range (id)",
+    "create table k1 partition of k for values from (0) to (10)",
+    "create table k2 partition of k for values from (10) to (20)",
+    "alter table k1 replica identity full",
+    "insert into k values (1, 'a'), (11, 'b')",
+)
+_FAMILY = (
+    "create table parent (id int primary key, v text)",
+    "create table child () inherits (parent)",
+    "create table other (primary key (id)) inherits (parent)",
+    "insert into parent values (1, 'p')",
+    "insert into child values (2, 'c')",
+    "insert into other values (3, 'o')",
+)
+
+
+def _sent(world: World) -> set[str]:
+    """Tables whose rows the publication sends."""
+    with psycopg.connect(world.config.source.conninfo) as conn:
+        found = conn.execute("select tablename::text from pg_publication_tables where pubname = 'cdc'").fetchall()
+    return {name for (name,) in found}
+
+
+def _named(world: World) -> set[str]:
+    """Tables that the publication names itself."""
+    with psycopg.connect(world.config.source.conninfo) as conn:
+        found = conn.execute("select prrelid::regclass::text from pg_publication_rel").fetchall()
+    return {name for (name,) in found}
+
+
+def _left_out(world: World) -> dict[str, str]:
+    return {r.name: why for r, why in catalog.left_out(world.log.conn, world.config.capture_rules).items()}
+
+
+def _init(world: World) -> None:
+    """Install again, as `cdc init` does."""
+    preflight.require(world.log.conn, world.config.capture_rules, ddl=world.config.ddl)
+    install.install(world.log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=3)
+
+
+def test_a_root_whose_partitions_may_all_be_sent_is_named_itself(world: World) -> None:
+    world.start(*_ROOT)
+    assert (_named(world), _sent(world)) == ({"r"}, {"r1", "r2"})
+    world.sql("create table r3 partition of r for values from (20) to (30)", "insert into r values (21, 'c')")
+    world.log.drain()
+    world.exact("r1", "r2", "r3")
+
+
+def test_a_partition_without_replica_identity_is_left_out_although_its_root_is_selected(world: World) -> None:
+    """`cdc init` named it as left out and published its root with it: UPDATE and DELETE of the application failed."""
+    world.start(*_KEYLESS)
+    assert _sent(world) == {"k1"} and _left_out(world) == {
+        "k2": "has no replica identity: once published, the application's UPDATE and DELETE would fail"
+    }
+    world.sql("update k set v = 'z'", "delete from k where id = 11")
+    world.log.drain()
+    world.exact("k1")
+    assert world.stale() == {"public.k": "1 of its partitions is not captured"}
+    assert set(catalog.not_captured(world.log.conn, world.config.capture_rules, ticks=False)) == {"public.k2"}
+    world.sql("alter table k2 replica identity full")
+    _init(world)
+    assert (_named(world), _left_out(world)) == ({"k1", "k2"}, {})
+
+
+def test_a_root_without_primary_key_does_not_bring_the_partitions_of_the_future(world: World) -> None:
+    """REPLICA IDENTITY is not inherited: a new partition would have none."""
+    world.start(*_KEYLESS, "alter table k2 replica identity full", "alter table k replica identity full")
+    assert (_named(world), _left_out(world)) == ({"k1", "k2"}, {})
+    assert preflight.preflight(world.log.conn, world.config.capture_rules, ddl=world.config.ddl) == ()
+    world.sql(
+        "create table k3 partition of k for values from (20) to (30)", "insert into k values (21, 'c')",
+        "update k set v = 'z'",
+    )  # fmt: skip
+    world.log.drain()
+    world.exact("k1", "k2")
+    assert world.stale() == {"public.k": "its partition public.k3 is not captured"}
+
+
+def test_a_partition_that_is_excluded_is_not_published_with_its_root(world: World) -> None:
+    world.start(*_ROOT, exclude=("public.r2",))
+    assert (_named(world), _left_out(world)) == ({"r1"}, {})
+    world.log.drain()
+    assert world.stale() == {"public.r": "1 of its partitions is not captured"} and "r2" not in world.findings()
+
+
+def test_a_partition_that_triggers_capture_is_not_published_with_its_root(world: World) -> None:
+    world.config = world.config.model_copy(update={"table": {"public.r2": TableConfig(capture=Capture.CHANGE_LOG)}})
+    world.start(*_ROOT)
+    assert _named(world) == {"r1", "cdc.change_log"}
+    world.sql("insert into r values (2, 'c'), (12, 'd')")
+    world.log.drain()
+    world.exact("r1", "r2")
+
+
+def test_partitions_of_partitions_are_named_where_their_root_is_not(world: World) -> None:
+    world.start(
+        "create table a (id int primary key, v text) partition by range (id)",
+        "create table b partition of a for values from (0) to (10) partition by range (id)",
+        "create table b1 partition of b for values from (0) to (5)",
+        "create table c partition of a for values from (10) to (20) partition by range (id)",
+        "create table c1 partition of c for values from (10) to (15)",
+        exclude=("public.c1",),
+    )
+    assert (_named(world), _sent(world)) == ({"b"}, {"b1"})
+
+
+@pytest.mark.parametrize(
+    ("setup", "chosen", "refusal"),
+    [
+        (_KEYLESS, {"tables": ("public.k",)}, "table public.k2: has no replica identity.*run: alter table public.k2"),
+        (_KEYLESS, {"tables": ("public.*", "public.k")}, "table public.k2: has no replica identity"),
+        (
+            _ROOT,
+            {"tables": ("public.r",), "exclude": ("public.r2",)},
+            "table public.r: is named by .source. tables, and would bring its partition public.r2 into publication"
+            " 'cdc', which is in .source. exclude; name its other partitions",
+        ),
+    ],
+)
+def test_a_root_that_is_named_in_full_is_refused_if_it_brings_what_it_must_not(
+    world: World, setup: tuple[str, ...], chosen: dict[str, tuple[str, ...]], refusal: str
+) -> None:
+    world.sql(*setup)
+    config = world.config.model_copy(update={"source": world.config.source.model_copy(update=chosen)})
+    with (
+        connect(config.source) as conn,
+        pytest.raises(PreflightFailed, match=refusal),
+    ):
+        preflight.require(conn, config.capture_rules, ddl=config.ddl)
+
+
+def test_a_root_that_is_named_in_full_is_published_with_a_warning_if_it_has_no_primary_key(world: World) -> None:
+    world.start(*_KEYLESS, "alter table k2 replica identity full", tables=("public.k",))
+    assert (_named(world), _sent(world)) == ({"k"}, {"k1", "k2"})
+    assert (
+        "table public.k: has no primary key, so UPDATE and DELETE of its new partitions would fail" in world.findings()
+    )
+
+
+def test_a_root_that_no_partition_of_the_selection_stands_for_is_left_out_by_name(world: World) -> None:
+    world.start(*_KEYLESS, tables=("public.?",))
+    assert _sent(world) == set()
+    assert _left_out(world) == {
+        "k": "has no primary key, so UPDATE and DELETE of its new partitions would fail once it is published"
+    }
+
+
+def test_a_partition_that_is_excluded_later_is_captured_until_its_root_leaves(world: World) -> None:
+    world.start(*_ROOT)
+    world.config = world.config.model_copy(
+        update={"source": world.config.source.model_copy(update={"exclude": ("public.r2",)})}
+    )
+    found = world.findings()
+    assert (
+        "table public.r: brings its partition public.r2 into publication 'cdc', which is in [source] exclude" in found
+    )
+    assert 'run: alter publication "cdc" drop table public.r, then `cdc init`' in found
+    world.sql('alter publication "cdc" drop table public.r')
+    _init(world)
+    assert _named(world) == {"r1"} and "r2" not in world.findings()
+
+
+def test_children_by_inheritance_do_not_come_with_their_parent(world: World) -> None:
+    """ADD TABLE without ONLY adds them: an excluded one, and one without the primary key, which is not inherited."""
+    world.start(*_FAMILY, exclude=("public.other",))
+    assert _sent(world) == {"parent"} and set(_left_out(world)) == {"child"}
+    world.sql("update parent set v = 'z'", "delete from parent where id = 2")
+    world.log.drain()
+    world.exact("parent")
+
+
+def test_a_parent_that_leaves_the_publication_leaves_its_children_there(world: World) -> None:
+    world.start(*_FAMILY, exclude=("public.child",))
+    assert _sent(world) == {"parent", "other"}
+    world.config = world.config.model_copy(update={"table": {"public.parent": TableConfig(capture=Capture.CHANGE_LOG)}})
+    _init(world)
+    change_log.settle(world.log.conn, world.config.capture_rules, lock_seconds=3)
+    assert _named(world) == {"other", "cdc.change_log"}
+
+
+def test_a_new_child_by_inheritance_is_published_by_its_own_pattern(world: World) -> None:
+    world.start("create table t (id int primary key)", tables=("*.*",), exclude=("*.tmp_*",), new_tables="publish")
+    world.sql(
+        "create schema s create table parent (id int primary key) create table tmp_child () inherits (s.parent)",
+        "insert into s.tmp_child values (1)", "update s.tmp_child set id = 2",
+    )  # fmt: skip
+    assert _sent(world) == {"t", "parent"}

@@ -1,0 +1,154 @@
+"""Keep the toolkit's own publication: what `cdc init` adds to it, and what is wrong with what it has."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Iterator, Sequence
+
+from toolkit.source import catalog, change_log
+from toolkit.source.connection import Connection
+from toolkit.values.capture_rules import CaptureRules, SourceConfig
+from toolkit.values.errors import ConfigError
+from toolkit.values.modes import NewTables
+from toolkit.values.names import quote_postgres
+from toolkit.values.outcome import Level
+from toolkit.values.table import TableVersion
+
+
+def publication_sql(conn: Connection, rules: CaptureRules, *, ticks: bool) -> list[str]:
+    """Return statements that add the selected tables to the toolkit's own publication, or create it with them.
+
+    ONLY keeps out the children of a table by inheritance, which are tables of their own. The partitions of a
+    partitioned table come with it all the same.
+
+    Raises:
+        ConfigError: a table is to be kept out of a schema that is published whole.
+    """
+    source, state = rules.source, catalog.own_publication(conn, rules.source)
+    if source.own is None or ticks:
+        return []
+    tables = [r for r in catalog.selected_relations(conn, rules) if source.names(r.schema, r.name)]
+    chosen = _schemas(source, tables)
+    schemas = chosen if source.whole_schemas else []
+    for table in tables:
+        capture = rules.capture_of(table.schema, table.name).capture
+        if not rules.through_slot(table.schema, table.name) and table.schema in schemas:
+            raise ConfigError(
+                f'[table] {table.identifier} has capture = "{capture}", which cannot be kept with'
+                ' new_tables = "schemas": a schema is published whole; use new_tables = "publish"'
+            )
+    named = catalog.to_name(conn, rules)
+    tables = [r for r in tables if r.relid in named and r.schema not in schemas]
+    if state is not None:
+        if state.all_tables:
+            return []
+        # In one transaction with their tables, of which no change is missed.
+        made = state.oid == catalog.made_publication(conn)
+        leaving = state.schemas.intersection(chosen if made else ()).difference(schemas)
+        _require_kept_out(source, state.name, state.schemas - leaving)
+        schemas = [s for s in schemas if s not in state.schemas]
+        tables = [r for r in tables if r.relid not in state.relids and r.schema not in state.schemas - leaving]
+        verb, clause = "alter", "add "
+    else:
+        verb, clause, leaving = "create", "for ", frozenset()
+    names = [_qualified(r.schema, r.name) for r in sorted(tables, key=lambda r: (r.schema, r.name))]
+    if rules.uses_change_log and not (state and state.publishes_log):
+        names.append(_qualified("cdc", change_log.LOG))
+    entries = [f"table only {', only '.join(names)}"] if names else []
+    entries += [_in_schemas(schemas)] if schemas else []
+    head = f"{verb} publication {quote_postgres(source.own)}"
+    changed = [f"{head} {clause}{', '.join(entries)}"] if entries else []
+    changed += [f"{head} drop {_in_schemas(sorted(leaving))}"] if leaving else []
+    return changed if state is not None else [*(changed or [head]), _made(source.own, source.slot)]
+
+
+def root_faults(conn: Connection, rules: CaptureRules) -> Iterator[tuple[Level, str, str, str]]:
+    """Find what naming a partitioned table brings along and must not, as level, table, what was found, and remedy."""
+    source, state = rules.source, catalog.own_publication(conn, rules.source)
+    if source.own is None or source.whole_schemas:
+        return
+    every, reasons = catalog.relations(conn), catalog.without_identity(conn)
+    above, unwanted = catalog.ancestors(every), catalog.unwanted_partitions(rules, every, reasons)
+    for root in every:
+        there = state is not None and root.relid in state.relids
+        asked = source.names(root.schema, root.name) and rules.through_slot(root.schema, root.name)
+        if root.kind != "p" or not asked or not (there or source.names_in_full(root.schema, root.name)):
+            continue
+        what = f"table {root.identifier}"
+        for part in (part for part in unwanted if root.relid in above[part.relid]):
+            if unwanted[part] == reasons.get(part.relid):
+                remedy = f"add a primary key, or run: alter table {part.identifier} replica identity full"
+                yield Level.ERROR, f"table {part.identifier}", unwanted[part], remedy
+            elif there:
+                found = (
+                    f"brings its partition {part.identifier} into publication {source.own!r}, which {unwanted[part]}"
+                )
+                remedy = (
+                    f"run: alter publication {quote_postgres(source.own)} drop table {root.identifier}, then `cdc init`"
+                )
+                yield Level.WARNING, what, f"{found}: it is captured all the same", f"{remedy} and `cdc repair`"
+            else:
+                found = f"is named by [source] tables, and would bring its partition {part.identifier} into publication"
+                remedy = "name its other partitions in [source] tables instead, by a pattern"
+                yield Level.ERROR, what, f"{found} {source.own!r}, which {unwanted[part]}", remedy
+        if root.relid in reasons:
+            remedy = (
+                "add a primary key, or set REPLICA IDENTITY FULL of each partition in the transaction that creates it"
+            )
+            yield Level.WARNING, what, reasons[root.relid], remedy
+
+
+def member_faults(
+    conn: Connection, source: SourceConfig, published: Sequence[TableVersion]
+) -> Iterator[tuple[Level, str, str, str]]:
+    """Find tables that others added to it and `cdc init` would not, as `root_faults` does."""
+    own = catalog.own_publication(conn, source)
+    for table in published if own is not None else ():
+        assert own is not None
+        what = f"table {table.identifier}"
+        if table.relid in own.relids and not source.asks_for(table.schema, table.name):
+            found = f"is in publication {own.name!r}, and [source] does not name it: it is captured all the same"
+            drop = f"run: alter publication {quote_postgres(own.name)} drop table only {table.identifier}"
+            yield Level.WARNING, what, found, f"{drop}, or name it in [source] tables"
+        if table.row_filter is not None and not source.others:
+            found = f"is published where {table.row_filter} only: the lake does not have its other rows"
+            yield Level.WARNING, what, found, f"take the filter out of publication {own.name!r}, or ignore this"
+
+
+def _require_kept_out(source: SourceConfig, publication: str, schemas: Iterable[str]) -> None:
+    """Refuse to exclude tables of a schema that the publication contains whole: it would publish them anyway."""
+    for pattern in source.exclude if source.new_tables == NewTables.PUBLISH else ():
+        for schema in sorted(schemas):
+            if fnmatch.fnmatchcase(schema, pattern.rpartition(".")[0]):
+                raise ConfigError(
+                    f"[source] exclude {pattern!r} cannot be kept: publication {publication!r} has schema {schema}"
+                    f" whole; run: alter publication {quote_postgres(publication)} drop tables in schema"
+                    f" {quote_postgres(schema)}, then `cdc init`, which copies its tables again"
+                )
+
+
+def _made(publication: str, slot: str) -> str:
+    """Return a statement that records that `cdc init` created this publication; only such a one is dropped."""
+    name = publication.replace("'", "''")
+    return (
+        f"insert into cdc.settings (slot, name, value) select '{slot}', 'made',"
+        " pg_catalog.convert_to(p.oid::text, 'UTF8')"
+        f" from pg_catalog.pg_publication as p where p.pubname = '{name}'"
+        " on conflict (slot, name) do update set value = excluded.value"
+    )
+
+
+def _schemas(source: SourceConfig, tables: Sequence[catalog.Relation]) -> list[str]:
+    """Return the schemas that a pattern selects whole; for one like `*.*`, those that have a selected table."""
+    whole = [pattern.removesuffix(".*") for pattern in source.tables if pattern.endswith(".*")]
+    named = {name for name in whole if not set(name) & set("*?[.")}
+    return sorted(named | {t.schema for t in tables if any(fnmatch.fnmatchcase(t.schema, name) for name in whole)})
+
+
+def _in_schemas(schemas: Sequence[str]) -> str:
+    return f"tables in schema {', '.join(quote_postgres(schema) for schema in schemas)}"
+
+
+def _qualified(schema: str, name: str) -> str:
+    """Return schema and table, both quoted."""
+    return f"{quote_postgres(schema)}.{quote_postgres(name)}"
