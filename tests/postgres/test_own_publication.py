@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from tests.trap_world import World
+from toolkit.ops import alerts
 from toolkit.source import catalog, change_log, install, preflight
 from toolkit.source.connection import connect
 from toolkit.values.config import TableConfig
@@ -156,7 +157,7 @@ def test_a_root_that_is_named_in_full_is_published_with_a_warning_if_it_has_no_p
     world.start(*_KEYLESS, "alter table k2 replica identity full", tables=("public.k",))
     assert (_named(world), _sent(world)) == ({"k"}, {"k1", "k2"})
     assert (
-        "table public.k: has no primary key, so UPDATE and DELETE of its new partitions would fail" in world.findings()
+        "table public.k: has no primary key, so its new partitions have no replica identity: UPDATE" in world.findings()
     )
 
 
@@ -164,7 +165,8 @@ def test_a_root_that_no_partition_of_the_selection_stands_for_is_left_out_by_nam
     world.start(*_KEYLESS, tables=("public.?",))
     assert _sent(world) == set()
     assert _left_out(world) == {
-        "k": "has no primary key, so UPDATE and DELETE of its new partitions would fail once it is published"
+        "k": "has no primary key, so its new partitions have no replica identity: once published, the application's"
+        " UPDATE and DELETE would fail"
     }
 
 
@@ -208,3 +210,45 @@ def test_a_new_child_by_inheritance_is_published_by_its_own_pattern(world: World
         "insert into s.tmp_child values (1)", "update s.tmp_child set id = 2",
     )  # fmt: skip
     assert _sent(world) == {"t", "parent"}
+
+
+@pytest.mark.parametrize(
+    ("setup", "tables", "then", "found"),
+    [
+        (_ROOT, ("public.*",), "alter table r drop constraint r_pkey", "table public.r1: has no replica identity"),
+        (
+            _ROOT,
+            ("public.*",),
+            "alter table r2 replica identity nothing",
+            "table public.r2: has REPLICA IDENTITY NOTHING",
+        ),
+        (
+            (*_KEYLESS, "alter table k2 replica identity full"),
+            ("public.k",),
+            "create table k3 partition of k for values from (20) to (30)",
+            "table public.k3: has no replica identity",
+        ),
+        (
+            ("create table t (id int primary key, v text)",),
+            ("public.*",),
+            "alter publication cdc set table t where (v <> 'x')",
+            "table public.t: is in publication 'cdc' by a row filter on v",
+        ),
+    ],
+)
+def test_an_alert_names_a_table_of_which_writes_fail_since_then(
+    world: World, setup: tuple[str, ...], tables: tuple[str, ...], then: str, found: str
+) -> None:
+    """The application meets an error at its next UPDATE. Only `cdc doctor` said why."""
+    world.start(*setup, tables=tables)
+    assert list(alerts.of_writes(world.log.conn, world.config.source)) == []
+    world.sql(then)
+    alert = str(next(alerts.of_writes(world.log.conn, world.config.source)))
+    assert alert.startswith(found) and "UPDATE and DELETE fail on the source" in alert
+
+
+def test_publications_of_others_are_no_reason_for_an_alert(world: World) -> None:
+    world.start(
+        "create table t (v text)", "create publication theirs for table t", publication="theirs", scope="published"
+    )
+    assert list(alerts.of_writes(world.log.conn, world.config.source)) == []

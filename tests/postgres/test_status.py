@@ -17,7 +17,7 @@ from tests.support_postgres import reading_beside
 from toolkit.api import Toolkit
 from toolkit.cli import frame, main
 from toolkit.lake import check_results, scans
-from toolkit.ops import diagnosis, last_run, status_report
+from toolkit.ops import alerts, diagnosis, last_run, status_report
 from toolkit.rawlog.states import UNDER_ITS_NAME, State
 from toolkit.source import connection, slot
 from toolkit.values import config as configuration
@@ -61,6 +61,19 @@ def test_a_source_as_it_should_be_is_ok(config: Config) -> None:
     assert (found.failing, found.problem, found.stage) == (False, None, None)
     assert {t.state for t in found.tables} == {"ok"}
     assert found.summary.startswith("ok: 1 tables ok at")
+
+
+def test_a_table_of_which_writes_fail_is_an_alert(config: Config) -> None:
+    """Also after a command that succeeds: a migration dropped the key, and the application meets the error."""
+    sql(config, "alter table public.a drop constraint a_pkey")
+    commands.drain(config)
+    found = status_report.status(config)
+    said = "table public.a: has no replica identity: UPDATE and DELETE fail on the source; add a primary key"
+    assert found.failing and said in found.summary
+    (alert,) = (str(alert) for alert in alerts.at_the_end(config) if alert.what == "table public.a")
+    assert alert.startswith(said)
+    sql(config, "alter table public.a replica identity full")
+    assert said not in status_report.status(config).summary
 
 
 @pytest.mark.parametrize("fault", [_drop_slot, _remake_slot, _remake_publication])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from toolkit.lake.lease import Holder
     from toolkit.ops.last_run import LastRun
     from toolkit.ops.table_results import TableStatus
+    from toolkit.source.connection import Connection
     from toolkit.source.pressure import Pressure
     from toolkit.source.slot import SlotState
     from toolkit.values.capture_rules import SourceConfig
@@ -110,6 +111,7 @@ def at_the_end(config: Config) -> tuple[Alert, ...]:
     try:
         with open_source(config.source_access) as source:
             wrong += of_server(config.limits, config.source, source.slot, pressure.read_pressure(source.conn))
+            wrong += of_writes(source.conn, config.source)
     except (CdcError, connection.DriverError) as error:
         _log.warning("the source was not examined after the command", extra={"reason": connection.one_line(error)})
     return tuple(wrong)
@@ -151,6 +153,14 @@ def of_server(
         yield Alert(
             "transactions of the source", found, f"run: select pg_terminate_backend({pressure.oldest_pid}, 5000)"
         )
+
+
+def of_writes(conn: Connection, source: SourceConfig) -> Iterator[Alert]:
+    """Find tables in the toolkit's own publication whose UPDATE and DELETE the server refuses to the application."""
+    from toolkit.source import own_publication
+
+    for what, found, remedy in own_publication.refused_writes(conn, source):
+        yield Alert(what, found, remedy)
 
 
 def _existing(path: Path) -> Path:

@@ -84,6 +84,7 @@ class _Source:
     left: dict[str, str] = field(default_factory=dict)
     inherited: dict[int, str] = field(default_factory=dict)
     pressure: Pressure | None = None
+    refused_writes: tuple[Alert, ...] = ()
 
 
 def status(config: Config) -> Status:
@@ -121,6 +122,7 @@ def status(config: Config) -> Status:
     source = _source(config, lake, last, {table.relid for table in found.tables})
     if source.pressure is not None:
         wrong += alerts.of_server(config.limits, config.source, source.slot, source.pressure)
+    wrong += source.refused_writes
     tables = found.tables
     if source.refused is not None and last is not None:
         # The lake is right up to this position. Later changes cannot be drained.
@@ -173,6 +175,7 @@ def _with_lake(found: Status, ledger: Ledger) -> Status:
 
 def _source(config: Config, lake: Lake, last: BatchRecord | None, known: set[int]) -> _Source:
     from toolkit.capture import slot_drain, stages
+    from toolkit.ops import alerts
     from toolkit.source import catalog, connection, pressure, slot
     from toolkit.source.opened import open_source
 
@@ -194,6 +197,7 @@ def _source(config: Config, lake: Lake, last: BatchRecord | None, known: set[int
                 stage=None if stage is None else str(stage),
                 left=catalog.not_captured(source.conn, config.capture_rules, ticks=source.by_ticks, known=known),
                 inherited=catalog.inherited(source.conn),
+                refused_writes=tuple(alerts.of_writes(source.conn, config.source)),
             )
     except CdcError as error:
         return found if found.refused is not None else replace(found, refused=error, why=why)

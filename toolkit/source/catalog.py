@@ -71,6 +71,10 @@ class PublicationState:
         return self.all_tables or relation.schema in self.schemas or relation.relid in self.relids
 
 
+#: What follows from each reason of `without_identity`.
+WOULD_FAIL = "once published, the application's UPDATE and DELETE would fail"
+
+
 def relations(conn: Connection) -> tuple[Relation, ...]:
     """Read every relation of the user, including those that cannot be captured."""
     rows = _rows(conn, "introspect/relations", {})
@@ -89,10 +93,11 @@ def members(conn: Connection, source: SourceConfig, asked: Sequence[Relation]) -
 
     Unlogged tables are included: FOR ALL TABLES and TABLES IN SCHEMA contain them without sending their rows.
     """
-    return _held(asked, [p for p in publications(conn, source) if p.name in source.others])
+    return held_by(asked, [p for p in publications(conn, source) if p.name in source.others])
 
 
-def _held(asked: Sequence[Relation], held: Sequence[PublicationState]) -> set[int]:
+def held_by(asked: Sequence[Relation], held: Sequence[PublicationState]) -> set[int]:
+    """Return the relids of the tables that these publications have, with their partitions."""
     return _with_partitions(asked, {r.relid for r in asked if r.table and any(p.holds(r) for p in held)})
 
 
@@ -130,13 +135,13 @@ def versions_only(conn: Connection, rules: CaptureRules) -> tuple[int, ...]:
 
 
 def without_identity(conn: Connection) -> dict[int, str]:
-    """Return, by relid, why UPDATE and DELETE of a table or of its new partitions would fail once it is published."""
+    """Return, by relid, why UPDATE and DELETE of a table, or of its new partitions, fail once it is published."""
     reasons = {
-        "none": "has no replica identity: once published, the application's UPDATE and DELETE would fail",
-        "deferrable": "has a deferrable primary key, which is no replica identity: UPDATE and DELETE would fail",
-        "index": "has lost the index that is its replica identity: UPDATE and DELETE fail",
-        "nothing": "has REPLICA IDENTITY NOTHING: once published, UPDATE and DELETE would fail",
-        "partitions": "has no primary key, so UPDATE and DELETE of its new partitions would fail once it is published",
+        "none": "has no replica identity",
+        "deferrable": "has a deferrable primary key, which is no replica identity",
+        "index": "has lost the index that is its replica identity",
+        "nothing": "has REPLICA IDENTITY NOTHING",
+        "partitions": "has no primary key, so its new partitions have no replica identity",
     }
     return {relid: reasons[why] for relid, why in conn.execute(resources.load("introspect/identity_missing"))}
 
@@ -147,7 +152,7 @@ def left_out(conn: Connection, rules: CaptureRules) -> dict[Relation, str]:
     They match a pattern, and no publication contains them yet. A table that `[source] tables` names in full is never
     left out, nor is a table of a schema that is published whole.
     """
-    return _choose(conn, rules)[0]
+    return {relation: f"{why}: {WOULD_FAIL}" for relation, why in _choose(conn, rules)[0].items()}
 
 
 def to_name(conn: Connection, rules: CaptureRules) -> frozenset[int]:
@@ -196,7 +201,7 @@ def ancestors(every: Sequence[Relation]) -> dict[int, frozenset[int]]:
 
 
 def _choose(conn: Connection, rules: CaptureRules) -> tuple[dict[Relation, str], frozenset[int]]:
-    """Return what `left_out` and `to_name` return."""
+    """Return what `left_out` and `to_name` return, with reasons of `without_identity`."""
     source, every, held = rules.source, relations(conn), publications(conn, rules.source)
     asked = [r for r in matching(conn, source) if r.capturable and rules.through_slot(r.schema, r.name)]
     own = [r for r in asked if source.names(r.schema, r.name)]
@@ -225,7 +230,7 @@ def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool, known: C
     (left, named), held = _choose(conn, rules), publications(conn, rules.source)
     found: dict[str, str] = {}
     asked = [r for r in matching(conn, rules.source) if rules.capture_of(r.schema, r.name).capture != Capture.SCHEMA]
-    inside, as_roots = _held(asked, held), _held(asked, [p for p in held if p.via_root])
+    inside, as_roots = held_by(asked, held), held_by(asked, [p for p in held if p.via_root])
     elsewhere = sent_as_others(conn, rules.source)
     by_triggers = {r.relid for r in asked if r.kind == "r" and rules.by_triggers_alone(r.schema, r.name)} - {*known}
     whole = _with_triggers(conn) if by_triggers else frozenset()
@@ -236,7 +241,7 @@ def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool, known: C
                 " `cdc init`; or name it in [source] exclude"
             )
         elif relation in left:
-            found[relation.identifier] = left[relation]
+            found[relation.identifier] = f"{left[relation]}: {WOULD_FAIL}"
         elif relation.relid in by_triggers:
             remedy = command("repair", relation.identifier)
             found[relation.identifier] = (
@@ -253,7 +258,7 @@ def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool, known: C
             elif root := elsewhere.get(relation.relid):
                 found[relation.identifier] = "; ".join(of_other(root))
             elif relation.kind == "p" and relation.relid not in as_roots:
-                names = " or ".join(quote_postgres(p.name) for p in held if relation.relid in _held(asked, [p]))
+                names = " or ".join(quote_postgres(p.name) for p in held if relation.relid in held_by(asked, [p]))
                 found[relation.identifier] = (
                     "is partitioned: its partitions are captured, each as a table of its own; to capture it as one"
                     f" table, run: alter publication {names} set (publish_via_partition_root = true), then"

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from toolkit.source import catalog, change_log
 from toolkit.source.connection import Connection
+from toolkit.values import resources
 from toolkit.values.capture_rules import CaptureRules, SourceConfig
 from toolkit.values.errors import ConfigError
 from toolkit.values.modes import NewTables
-from toolkit.values.names import quote_postgres
+from toolkit.values.names import qualified, quote_postgres
 from toolkit.values.outcome import Level
 from toolkit.values.table import TableVersion
+
+_FAIL = "UPDATE and DELETE fail on the source"
 
 
 def publication_sql(conn: Connection, rules: CaptureRules, *, ticks: bool) -> list[str]:
@@ -78,7 +81,7 @@ def root_faults(conn: Connection, rules: CaptureRules) -> Iterator[tuple[Level, 
         for part in (part for part in unwanted if root.relid in above[part.relid]):
             if unwanted[part] == reasons.get(part.relid):
                 remedy = f"add a primary key, or run: alter table {part.identifier} replica identity full"
-                yield Level.ERROR, f"table {part.identifier}", unwanted[part], remedy
+                yield Level.ERROR, f"table {part.identifier}", f"{unwanted[part]}: {catalog.WOULD_FAIL}", remedy
             elif there:
                 found = (
                     f"brings its partition {part.identifier} into publication {source.own!r}, which {unwanted[part]}"
@@ -95,7 +98,7 @@ def root_faults(conn: Connection, rules: CaptureRules) -> Iterator[tuple[Level, 
             remedy = (
                 "add a primary key, or set REPLICA IDENTITY FULL of each partition in the transaction that creates it"
             )
-            yield Level.WARNING, what, reasons[root.relid], remedy
+            yield Level.WARNING, what, f"{reasons[root.relid]}: {_FAIL}", remedy
 
 
 def member_faults(
@@ -113,6 +116,33 @@ def member_faults(
         if table.row_filter is not None and not source.others:
             found = f"is published where {table.row_filter} only: the lake does not have its other rows"
             yield Level.WARNING, what, found, f"take the filter out of publication {own.name!r}, or ignore this"
+
+
+def refused_writes(conn: Connection, source: SourceConfig) -> Iterator[tuple[str, str, str]]:
+    """Find tables of it whose UPDATE and DELETE the server refuses to the application: what, what was found, remedy."""
+    own = catalog.own_publication(conn, source)
+    if own is None or own.publishes.isdisjoint(("update", "delete")):
+        return
+    every, reasons = catalog.relations(conn), catalog.without_identity(conn)
+    held = catalog.held_by(every, [own])
+    for table in every:
+        if table.kind == "r" and table.persistence == "p" and table.relid in held & reasons.keys():
+            remedy = f"add a primary key, or run: alter table {table.identifier} replica identity full"
+            yield f"table {table.identifier}", f"{reasons[table.relid]}: {_FAIL}", remedy
+    yield from refused_by_publication(conn, (own.name,))
+
+
+def refused_by_publication(conn: Connection, publications: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Find tables of which that is so because of a row filter or a column list, as `refused_writes` does."""
+    query = resources.load("introspect/writes_refused")
+    for schema, name, publication, what, columns in conn.execute(query, {"publications": list(publications)}):
+        those = ", ".join(columns)
+        found, remedy = {
+            "filter": (f"by a row filter on {those}", "filter by columns of its replica identity alone"),
+            "list": (f"without {those}", "name them in its column list too"),
+            "whole": (f"with the columns {those} and replica identity full", "give it a replica identity by an index"),
+        }[what]
+        yield f"table {qualified(schema, name)}", f"is in publication {publication!r} {found}: {_FAIL}", remedy
 
 
 def _require_kept_out(source: SourceConfig, publication: str, schemas: Iterable[str]) -> None:

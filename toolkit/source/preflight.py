@@ -225,7 +225,8 @@ def _publications(conn: Connection, rules: CaptureRules) -> Iterator[Finding]:
             f"does not publish {', '.join(sorted(missing))}",
             f"run: alter publication {quote_postgres(there[0].name)} set (publish = '{', '.join(sorted(OPERATIONS))}')",
         )
-    yield from _refused_writes(conn, source)
+    refused = own_publication.refused_by_publication(conn, source.publications)
+    yield from (Finding(Level.WARNING, *fault) for fault in refused)
     if not there or not _readable(conn):
         return
     stated = catalog.read_by(conn)
@@ -282,24 +283,6 @@ def _publications(conn: Connection, rules: CaptureRules) -> Iterator[Finding]:
             root = elsewhere.get(table.relid)
             found = catalog.of_other(root) if root else _NOT_PUBLISHED
             yield Finding(Level.WARNING, f"table {table.identifier}", *found)
-
-
-def _refused_writes(conn: Connection, source: SourceConfig) -> Iterator[Finding]:
-    """Find tables whose UPDATE and DELETE the server refuses to the application, by reason of their publication."""
-    query = resources.load("introspect/writes_refused")
-    for schema, name, publication, what, columns in conn.execute(query, {"publications": list(source.publications)}):
-        table, those = qualified(schema, name), ", ".join(columns)
-        found, remedy = {
-            "filter": (f"by a row filter on {those}", "filter by columns of its replica identity alone"),
-            "list": (f"without {those}", "name them in its column list too"),
-            "whole": (f"with the columns {those} and replica identity full", "give it a replica identity by an index"),
-        }[what]
-        yield Finding(
-            Level.WARNING,
-            f"table {table}",
-            f"is in publication {publication!r} {found}: UPDATE and DELETE fail on the source",
-            remedy,
-        )
 
 
 def _readable(conn: Connection) -> bool:
@@ -462,12 +445,9 @@ def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Find
                 f'set capture = "change_log" for it in [table."{relation.schema}.{relation.name}"], or exclude it',
             )
         elif relation.kind == "r" and relation.relid in identities and by_slot:
-            yield Finding(
-                Level.WARNING if relation in left else Level.ERROR,
-                f"table {relation.identifier}",
-                identities[relation.relid],
-                keyless_remedy(relation),
-            )
+            level = Level.WARNING if relation in left else Level.ERROR
+            why = f"{identities[relation.relid]}: {catalog.WOULD_FAIL}"
+            yield Finding(level, f"table {relation.identifier}", why, keyless_remedy(relation))
         elif relation.relid in inherited:
             yield Finding(
                 Level.WARNING,
