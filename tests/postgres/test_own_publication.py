@@ -252,3 +252,13 @@ def test_publications_of_others_are_no_reason_for_an_alert(world: World) -> None
         "create table t (v text)", "create publication theirs for table t", publication="theirs", scope="published"
     )
     assert list(alerts.of_writes(world.log.conn, world.config.source)) == []
+
+
+@pytest.mark.parametrize("tables", [("public.*",), ("public.*", "public.r"), ("public.?",)])
+def test_a_published_table_that_lost_its_key_does_not_stop_init(world: World, tables: tuple[str, ...]) -> None:
+    """It refused to add any other table until it had a key again: nothing gets worse by adding them."""
+    world.start(*_ROOT, tables=tables)
+    world.sql("alter table r2 replica identity nothing", "create table t (id int primary key)")
+    _init(world)
+    assert _named(world) == {"r", "t"}
+    assert "table public.r2: has REPLICA IDENTITY NOTHING: " in world.findings()

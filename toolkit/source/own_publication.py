@@ -80,8 +80,10 @@ def root_faults(conn: Connection, rules: CaptureRules) -> Iterator[tuple[Level, 
         what = f"table {root.identifier}"
         for part in (part for part in unwanted if root.relid in above[part.relid]):
             if unwanted[part] == reasons.get(part.relid):
-                remedy = f"add a primary key, or run: alter table {part.identifier} replica identity full"
-                yield Level.ERROR, f"table {part.identifier}", f"{unwanted[part]}: {catalog.WOULD_FAIL}", remedy
+                if not source.asks_for(part.schema, part.name):  # or it is found by its own name
+                    level, follows = (Level.WARNING, _FAIL) if there else (Level.ERROR, catalog.WOULD_FAIL)
+                    remedy = f"add a primary key, or run: alter table {part.identifier} replica identity full"
+                    yield level, f"table {part.identifier}", f"{unwanted[part]}: {follows}", remedy
             elif there:
                 found = (
                     f"brings its partition {part.identifier} into publication {source.own!r}, which {unwanted[part]}"

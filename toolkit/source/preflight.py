@@ -30,13 +30,13 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is or will be wrong. `refusal` is the error that `require` raises for it."""
+    """One thing that is or will be wrong. `refusal` is the error that `require` raises for it, or None for none."""
 
     level: Level
     what: str
     found: str
     remedy: str
-    refusal: type[CdcError] = PreflightFailed
+    refusal: type[CdcError] | None = PreflightFailed
 
     def __str__(self) -> str:
         return f"{self.what}: {self.found}; {self.remedy}"
@@ -60,7 +60,7 @@ def require(conn: Connection, rules: CaptureRules, *, ddl: DdlConfig) -> None:
         PreflightFailed, SlotError, UnknownTable: the first error.
     """
     for finding in preflight(conn, rules, ddl=ddl):
-        if finding.level == Level.ERROR:
+        if finding.level == Level.ERROR and finding.refusal is not None:
             raise finding.refusal(str(finding))
 
 
@@ -416,6 +416,7 @@ def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Find
     if not ticks:
         yield from (Finding(*fault) for fault in own_publication.root_faults(conn, rules))
     identities, left = catalog.without_identity(conn), catalog.left_out(conn, rules)
+    published = catalog.held_by(catalog.relations(conn), catalog.publications(conn, rules.source))
     inherited = catalog.inherited(conn)
     for relation in relations:
         named = rules.source.names_in_full(relation.schema, relation.name)
@@ -447,7 +448,8 @@ def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Find
         elif relation.kind == "r" and relation.relid in identities and by_slot:
             level = Level.WARNING if relation in left else Level.ERROR
             why = f"{identities[relation.relid]}: {catalog.WOULD_FAIL}"
-            yield Finding(level, f"table {relation.identifier}", why, keyless_remedy(relation))
+            refusal = None if relation.relid in published else PreflightFailed  # nothing gets worse
+            yield Finding(level, f"table {relation.identifier}", why, keyless_remedy(relation), refusal)
         elif relation.relid in inherited:
             yield Finding(
                 Level.WARNING,
