@@ -161,13 +161,26 @@ def test_a_root_that_is_named_in_full_is_published_with_a_warning_if_it_has_no_p
     )
 
 
-def test_a_root_that_no_partition_of_the_selection_stands_for_is_left_out_by_name(world: World) -> None:
-    world.start(*_KEYLESS, tables=("public.?",))
+@pytest.mark.parametrize(
+    ("setup", "name", "exclude", "found"),
+    [
+        (
+            _KEYLESS,
+            "k",
+            (),
+            "has no primary key, so its new partitions have no replica identity: once published, the application's"
+            " UPDATE and DELETE would fail",
+        ),
+        (_ROOT, "r", ("public.r2",), "its partition public.r2 is in [source] exclude"),
+    ],
+)
+def test_a_root_that_no_partition_of_the_selection_stands_for_is_left_out_by_name(
+    world: World, setup: tuple[str, ...], name: str, exclude: tuple[str, ...], found: str
+) -> None:
+    world.start(*setup, tables=("public.?",), exclude=exclude)
     assert _sent(world) == set()
-    assert _left_out(world) == {
-        "k": "has no primary key, so its new partitions have no replica identity: once published, the application's"
-        " UPDATE and DELETE would fail"
-    }
+    assert _left_out(world) == {name: found}
+    assert f"table public.{name}: {found}; name its partitions in [source] tables" in world.findings()
 
 
 def test_a_partition_that_is_excluded_later_is_captured_until_its_root_leaves(world: World) -> None:

@@ -83,8 +83,14 @@ def relations(conn: Connection) -> tuple[Relation, ...]:
 
 def matching(conn: Connection, source: SourceConfig) -> tuple[Relation, ...]:
     """Read the relations that the configuration selects: by name, or through a publication that others maintain."""
-    asked = tuple(r for r in relations(conn) if source.asks_for(r.schema, r.name))
-    kept = members(conn, source, asked)
+    return _matching(relations(conn), publications(conn, source), source)
+
+
+def _matching(
+    every: Sequence[Relation], held: Sequence[PublicationState], source: SourceConfig
+) -> tuple[Relation, ...]:
+    asked = tuple(r for r in every if source.asks_for(r.schema, r.name))
+    kept = held_by(asked, [p for p in held if p.name in source.others])
     return tuple(r for r in asked if r.relid in kept or source.names(r.schema, r.name))
 
 
@@ -110,7 +116,13 @@ def _with_partitions(asked: Sequence[Relation], relids: set[int]) -> set[int]:
 
 def sent_as_others(conn: Connection, source: SourceConfig) -> dict[int, str]:
     """Return, by relid, the partitions whose rows come as rows of a table that is not configured, with its name."""
-    every, via_root = relations(conn), [p for p in publications(conn, source) if p.via_root]
+    return _sent_as_others(relations(conn), publications(conn, source), source)
+
+
+def _sent_as_others(
+    every: Sequence[Relation], held: Sequence[PublicationState], source: SourceConfig
+) -> dict[int, str]:
+    via_root = [p for p in held if p.via_root]
     roots = [r for r in every if r.kind == "p" and any(p.holds(r) for p in via_root)]
     below = {root: _with_partitions(every, {root.relid}) - {root.relid} for root in roots}
     return {
@@ -152,7 +164,7 @@ def left_out(conn: Connection, rules: CaptureRules) -> dict[Relation, str]:
     They match a pattern, and no publication contains them yet. A table that `[source] tables` names in full is never
     left out, nor is a table of a schema that is published whole.
     """
-    return {relation: f"{why}: {WOULD_FAIL}" for relation, why in _choose(conn, rules)[0].items()}
+    return _choose(relations(conn), publications(conn, rules.source), without_identity(conn), rules)[0]
 
 
 def to_name(conn: Connection, rules: CaptureRules) -> frozenset[int]:
@@ -162,7 +174,7 @@ def to_name(conn: Connection, rules: CaptureRules) -> frozenset[int]:
     bring each of them, if `[source] tables` names it in full, or if the publication has it already. Otherwise its
     partitions are named.
     """
-    return _choose(conn, rules)[1]
+    return _choose(relations(conn), publications(conn, rules.source), without_identity(conn), rules)[1]
 
 
 def unwanted_partitions(
@@ -200,15 +212,17 @@ def ancestors(every: Sequence[Relation]) -> dict[int, frozenset[int]]:
     return {relid: above(relid) for relid in parents}
 
 
-def _choose(conn: Connection, rules: CaptureRules) -> tuple[dict[Relation, str], frozenset[int]]:
-    """Return what `left_out` and `to_name` return, with reasons of `without_identity`."""
-    source, every, held = rules.source, relations(conn), publications(conn, rules.source)
-    asked = [r for r in matching(conn, source) if r.capturable and rules.through_slot(r.schema, r.name)]
+def _choose(
+    every: Sequence[Relation], held: Sequence[PublicationState], reasons: Mapping[int, str], rules: CaptureRules
+) -> tuple[dict[Relation, str], frozenset[int]]:
+    """Return what `left_out` and `to_name` return. `reasons` are those of `without_identity`."""
+    source = rules.source
+    reasons = {} if source.whole_schemas else {relid: f"{why}: {WOULD_FAIL}" for relid, why in reasons.items()}
+    asked = [r for r in _matching(every, held, source) if r.capturable and rules.through_slot(r.schema, r.name)]
     own = [r for r in asked if source.names(r.schema, r.name)]
     kept = {r.relid for r in every if any(p.holds(r) for p in held)}
     kept |= {r.relid for r in asked if source.names_in_full(r.schema, r.name)}
     brought, above = _with_partitions(every, kept), ancestors(every)
-    reasons = {} if source.whole_schemas else without_identity(conn)
     unwanted = {} if source.whole_schemas else unwanted_partitions(rules, every, reasons)
     apart = {
         root: f"its partition {part.identifier} {why}" for part, why in unwanted.items() for root in above[part.relid]
@@ -227,11 +241,13 @@ def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool, known: C
 
     `known` are the relids of the tables that the log has. Of one that only triggers capture, no publication says it.
     """
-    (left, named), held = _choose(conn, rules), publications(conn, rules.source)
+    every, held = relations(conn), publications(conn, rules.source)
+    left, named = _choose(every, held, without_identity(conn), rules)
     found: dict[str, str] = {}
-    asked = [r for r in matching(conn, rules.source) if rules.capture_of(r.schema, r.name).capture != Capture.SCHEMA]
+    matched = _matching(every, held, rules.source)
+    asked = [r for r in matched if rules.capture_of(r.schema, r.name).capture != Capture.SCHEMA]
     inside, as_roots = held_by(asked, held), held_by(asked, [p for p in held if p.via_root])
-    elsewhere = sent_as_others(conn, rules.source)
+    elsewhere = _sent_as_others(every, held, rules.source)
     by_triggers = {r.relid for r in asked if r.kind == "r" and rules.by_triggers_alone(r.schema, r.name)} - {*known}
     whole = _with_triggers(conn) if by_triggers else frozenset()
     for relation in asked:
@@ -241,7 +257,7 @@ def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool, known: C
                 " `cdc init`; or name it in [source] exclude"
             )
         elif relation in left:
-            found[relation.identifier] = f"{left[relation]}: {WOULD_FAIL}"
+            found[relation.identifier] = left[relation]
         elif relation.relid in by_triggers:
             remedy = command("repair", relation.identifier)
             found[relation.identifier] = (

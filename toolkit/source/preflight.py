@@ -68,7 +68,7 @@ def keyless_remedy(relation: catalog.Relation) -> str:
     """Return the ways to capture a table without a usable replica identity, or to exclude it explicitly."""
     name, own = relation.identifier, f"{relation.schema}.{relation.name}"
     if relation.kind == "p":
-        return "add a primary key, or name its partitions in [source] tables; or name it in [source] exclude"
+        return "name its partitions in [source] tables, or add a primary key; or name it in [source] exclude"
     return (
         f'add a primary key, or run: alter table {name} replica identity full; or set capture = "change_log" in'
         f' [table."{own}"]; or name it in [source] exclude'
@@ -445,11 +445,12 @@ def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Find
                 "is to be captured by the slot, and this source is drained by ticks",
                 f'set capture = "change_log" for it in [table."{relation.schema}.{relation.name}"], or exclude it',
             )
+        elif relation in left:
+            yield Finding(Level.WARNING, f"table {relation.identifier}", left[relation], keyless_remedy(relation))
         elif relation.kind == "r" and relation.relid in identities and by_slot:
-            level = Level.WARNING if relation in left else Level.ERROR
             why = f"{identities[relation.relid]}: {catalog.WOULD_FAIL}"
             refusal = None if relation.relid in published else PreflightFailed  # nothing gets worse
-            yield Finding(level, f"table {relation.identifier}", why, keyless_remedy(relation), refusal)
+            yield Finding(Level.ERROR, f"table {relation.identifier}", why, keyless_remedy(relation), refusal)
         elif relation.relid in inherited:
             yield Finding(
                 Level.WARNING,
