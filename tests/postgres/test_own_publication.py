@@ -136,8 +136,8 @@ def test_partitions_of_partitions_are_named_where_their_root_is_not(world: World
         (
             _ROOT,
             {"tables": ("public.r",), "exclude": ("public.r2",)},
-            "table public.r: is named by .source. tables, and would bring its partition public.r2 into publication"
-            " 'cdc', which is in .source. exclude; name its other partitions",
+            "table public.r: is named by .source. tables, and would bring its partition public.r2, which is in .source."
+            " exclude, into publication 'cdc'; name its other partitions",
         ),
     ],
 )
@@ -190,7 +190,7 @@ def test_a_partition_that_is_excluded_later_is_captured_until_its_root_leaves(wo
     )
     found = world.findings()
     assert (
-        "table public.r: brings its partition public.r2 into publication 'cdc', which is in [source] exclude" in found
+        "table public.r: brings its partition public.r2, which is in [source] exclude, into publication 'cdc'" in found
     )
     assert 'run: alter publication "cdc" drop table public.r, then `cdc init`' in found
     world.sql('alter publication "cdc" drop table public.r')

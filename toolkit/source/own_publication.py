@@ -84,18 +84,15 @@ def root_faults(conn: Connection, rules: CaptureRules) -> Iterator[tuple[Level, 
                     level, follows = (Level.WARNING, _FAIL) if there else (Level.ERROR, catalog.WOULD_FAIL)
                     remedy = f"add a primary key, or run: alter table {part.identifier} replica identity full"
                     yield level, f"table {part.identifier}", f"{unwanted[part]}: {follows}", remedy
-            elif there:
-                found = (
-                    f"brings its partition {part.identifier} into publication {source.own!r}, which {unwanted[part]}"
-                )
-                remedy = (
-                    f"run: alter publication {quote_postgres(source.own)} drop table {root.identifier}, then `cdc init`"
-                )
-                yield Level.WARNING, what, f"{found}: it is captured all the same", f"{remedy} and `cdc repair`"
+                continue
+            brings = f"its partition {part.identifier}, which {unwanted[part]}, into publication {source.own!r}"
+            if there:
+                drop = f"run: alter publication {quote_postgres(source.own)} drop table {root.identifier}"
+                remedy = f"{drop}, then `cdc init` and `cdc repair`"
+                yield Level.WARNING, what, f"brings {brings}: it is captured all the same", remedy
             else:
-                found = f"is named by [source] tables, and would bring its partition {part.identifier} into publication"
-                remedy = "name its other partitions in [source] tables instead, by a pattern"
-                yield Level.ERROR, what, f"{found} {source.own!r}, which {unwanted[part]}", remedy
+                remedy = "name its other partitions there instead, by a pattern"
+                yield Level.ERROR, what, f"is named by [source] tables, and would bring {brings}", remedy
         if root.relid in reasons:
             remedy = (
                 "add a primary key, or set REPLICA IDENTITY FULL of each partition in the transaction that creates it"
