@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.guards_of_faults import GUARDS_OF_FAULTS
+from tests.mutants.guards_of_publication import GUARDS_OF_PUBLICATION
 from tests.mutants.guards_of_reading import GUARDS_OF_READING
 from tests.mutants.guards_of_source import GUARDS_OF_SOURCE, Guard, never
 
@@ -25,6 +26,7 @@ GUARDS = (
     *GUARDS_OF_SOURCE,
     *GUARDS_OF_READING,
     *GUARDS_OF_FAULTS,
+    *GUARDS_OF_PUBLICATION,
     never(
         "executors have the driver's code",
         "toolkit/lake/executors.py",

@@ -70,7 +70,7 @@ def test_a_root_whose_partitions_may_all_be_sent_is_named_itself(world: World) -
     world.exact("r1", "r2", "r3")
 
 
-def test_a_partition_without_replica_identity_is_left_out_although_its_root_is_selected(world: World) -> None:
+def test_trap_051_a_partition_without_replica_identity_is_left_out_although_its_root_is_selected(world: World) -> None:
     """`cdc init` named it as left out and published its root with it: UPDATE and DELETE of the application failed."""
     world.start(*_KEYLESS)
     assert _sent(world) == {"k1"} and _left_out(world) == {
@@ -86,7 +86,7 @@ def test_a_partition_without_replica_identity_is_left_out_although_its_root_is_s
     assert (_named(world), _left_out(world)) == ({"k1", "k2"}, {})
 
 
-def test_a_root_without_primary_key_does_not_bring_the_partitions_of_the_future(world: World) -> None:
+def test_trap_051_a_root_without_primary_key_does_not_bring_the_partitions_of_the_future(world: World) -> None:
     """REPLICA IDENTITY is not inherited: a new partition would have none."""
     world.start(*_KEYLESS, "alter table k2 replica identity full", "alter table k replica identity full")
     assert (_named(world), _left_out(world)) == ({"k1", "k2"}, {})
@@ -198,7 +198,7 @@ def test_a_partition_that_is_excluded_later_is_captured_until_its_root_leaves(wo
     assert _named(world) == {"r1"} and "r2" not in world.findings()
 
 
-def test_children_by_inheritance_do_not_come_with_their_parent(world: World) -> None:
+def test_trap_051_children_by_inheritance_do_not_come_with_their_parent(world: World) -> None:
     """ADD TABLE without ONLY adds them: an excluded one, and one without the primary key, which is not inherited."""
     world.start(*_FAMILY, exclude=("public.other",))
     assert _sent(world) == {"parent"} and set(_left_out(world)) == {"child"}

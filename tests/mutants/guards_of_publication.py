@@ -1,0 +1,95 @@
+"""Guards of what is published: nothing excluded, and nothing of which writes of the application would fail."""
+
+from __future__ import annotations
+
+from tests.mutants.guards_of_source import Guard, never
+
+_OWN, _CATALOG = "toolkit/source/own_publication.py", "toolkit/source/catalog.py"
+_TESTS = "tests/postgres/test_own_publication.py::"
+_NEW = "tests/postgres/test_new_tables.py::"
+
+GUARDS_OF_PUBLICATION = (
+    Guard(
+        "a parent is published without its children by inheritance",
+        _OWN,
+        """f"table only {', only '.join(names)}\"""",
+        """f"table {', '.join(names)}\"""",
+        f"{_TESTS}test_trap_051_children_by_inheritance_do_not_come_with_their_parent",
+    ),
+    Guard(
+        "a new parent is published without its children by inheritance",
+        "sql/install/30_capture.sql",
+        "alter publication %I add table only %s",
+        "alter publication %I add table %s",
+        f"{_TESTS}test_a_new_child_by_inheritance_is_published_by_its_own_pattern",
+    ),
+    Guard(
+        "a parent leaves the publication without its children by inheritance",
+        "toolkit/source/change_log.py",
+        "drop table only {name}",
+        "drop table {name}",
+        f"{_TESTS}test_a_parent_that_leaves_the_publication_leaves_its_children_there",
+    ),
+    Guard(
+        "a root with a partition that must not be published is not named",
+        _CATALOG,
+        "r.relid not in {*apart, *reasons}",
+        "r.relid not in reasons",
+        f"{_TESTS}test_a_partition_that_is_excluded_is_not_published_with_its_root",
+    ),
+    Guard(
+        "a root without primary key is not named",
+        "sql/introspect/identity_missing.sql",
+        "then 'partitions'",
+        "then null",
+        f"{_TESTS}test_trap_051_a_root_without_primary_key_does_not_bring_the_partitions_of_the_future",
+    ),
+    never(
+        "a root in full does not bring what is excluded",
+        _CATALOG,
+        "rules.source.excludes(part.schema, part.name)",
+        f"{_TESTS}test_a_root_that_is_named_in_full_is_refused_if_it_brings_what_it_must_not",
+    ),
+    Guard(
+        "new tables are not published with their schema",
+        "toolkit/values/capture_rules.py",
+        "return self.new_tables == NewTables.SCHEMAS",
+        "return self.new_tables != NewTables.PROPOSE and not self.exclude",
+        f"{_NEW}test_a_new_table_without_a_key_is_left_out_without_exclude_too",
+    ),
+    Guard(
+        "schemas that init has published are replaced by their tables",
+        _OWN,
+        "intersection(chosen if made else ())",
+        "intersection(())",
+        f"{_NEW}test_schemas_that_were_published_whole_are_published_table_by_table_from_the_next_init_on",
+    ),
+    Guard(
+        "schemas in a publication that init has not made stay",
+        _OWN,
+        "made = state.oid == catalog.made_publication(conn)",
+        "made = True",
+        "tests/postgres/test_install.py::test_a_schema_that_others_publish_whole_cannot_leave_a_table_out",
+    ),
+    Guard(
+        "a published table without a key does not stop init",
+        "toolkit/source/preflight.py",
+        "refusal = None if relation.relid in published else PreflightFailed",
+        "refusal = PreflightFailed",
+        f"{_TESTS}test_a_published_table_that_lost_its_key_does_not_stop_init",
+    ),
+    Guard(
+        "each scheduled command names tables of which writes fail",
+        "toolkit/ops/alerts.py",
+        "wrong += of_writes(source.conn, config.source)",
+        "pass",
+        "tests/postgres/test_status.py::test_a_table_of_which_writes_fail_is_an_alert",
+    ),
+    Guard(
+        "lint publishes a new table as the source would",
+        "toolkit/source/trial.py",
+        "    if not created:",
+        "    if created:",
+        "tests/postgres/test_lint.py::test_a_new_table_is_captured_if_the_source_publishes_it_at_its_create",
+    ),
+)
