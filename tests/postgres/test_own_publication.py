@@ -198,6 +198,47 @@ def test_a_partition_that_is_excluded_later_is_captured_until_its_root_leaves(wo
     assert _named(world) == {"r1"} and "r2" not in world.findings()
 
 
+def test_a_table_that_is_excluded_later_leaves_the_publication_at_the_next_init(world: World) -> None:
+    """It was captured all the same until a statement that only `cdc doctor` named was run by hand."""
+    log = world.start(*_FAMILY, *_ROOT, "alter table child replica identity full")
+    world.sql("insert into child values (4, 'in the log')")
+    source = world.config.source.model_copy(update={"exclude": ("public.child", "public.r")})
+    world.config = world.config.model_copy(update={"source": source})
+    log.config = world.config
+    assert "'cdc', and [source] does not name it: it is captured all the same; run `cdc init`" in world.findings()
+    _init(world)
+    assert _named(world) == {"parent", "other", "r1", "r2"} and "captured all the same" not in world.findings()
+    world.sql("insert into child values (5, 'secret')", "insert into r values (2, 'b'), (12, 'c')")
+    log.drain()
+    world.exact("parent", "other", "r1", "r2")  # the partitions were in it all the time
+    assert "public.child" not in log.states()
+    assert "secret" not in str(log.events)
+
+
+def test_a_table_that_triggers_capture_loses_them_when_it_is_excluded(world: World) -> None:
+    """They went on logging its rows."""
+    world.config = world.config.model_copy(update={"table": {"public.?": TableConfig(capture=Capture.CHANGE_LOG)}})
+    world.start("create table t (id int primary key)", "create table u (id int primary key)")
+    source = world.config.source.model_copy(update={"exclude": ("public.t",)})
+    world.config = world.config.model_copy(update={"source": source})
+    _init(world)
+    change_log.settle(world.log.conn, world.config.capture_rules, lock_seconds=3)
+    assert change_log.triggered(world.log.conn) == {world.relid("u")}
+
+
+def test_a_publication_of_others_keeps_a_table_that_is_excluded(world: World) -> None:
+    world.start(
+        "create table t (id int primary key)",
+        "create table u (id int primary key)",
+        "create publication cdc for table t",
+    )
+    source = world.config.source.model_copy(update={"exclude": ("public.t",)})
+    world.config = world.config.model_copy(update={"source": source})
+    _init(world)
+    assert _named(world) == {"t", "u"}
+    assert 'run: alter publication "cdc" drop table only public.t' in world.findings()
+
+
 def test_trap_051_children_by_inheritance_do_not_come_with_their_parent(world: World) -> None:
     """ADD TABLE without ONLY adds them: an excluded one, and one without the primary key, which is not inherited."""
     world.start(*_FAMILY, exclude=("public.other",))

@@ -93,7 +93,7 @@ def read_rows(
     relation = f"{kept.history if versioned else kept.current}.{last.history_name}"
     _require_built(lake, relation, last, as_of)
     if as_of is None:
-        _warn_if_stale(lake.ledger, version)
+        _warn_if_not_current(lake.ledger, last)
     columns = names if key is None else [*names, *row_versions.OF_VERSION]
     if as_of is None:
         found = small_rows.read(lake.access, relation, plan, key, limit)
@@ -132,10 +132,16 @@ def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | 
         raise ConfigError(f"{doing} as of {as_of}: not built that far yet; run `cdc build`")
 
 
-def _warn_if_stale(ledger: Ledger, version: TableVersion) -> None:
-    """Say that the newest rows may be wrong. Rows at an LSN of that time are refused."""
+def _warn_if_not_current(ledger: Ledger, last: SchemaVersion) -> None:
+    """Say that the newest rows may be wrong, or not be the newest. Rows at an LSN of that time are refused."""
+    version = last.table
     state = next((state for state in proofs.current_states(ledger) if state.relid == version.relid), None)
-    if state is not None and state.state == State.STALE:
+    if state is None and not version.dropped:
+        _log.warning(
+            "rows of a table that is not captured any more",
+            extra={"table": version.identifier, "since": str(last.end_lsn)},
+        )
+    elif state is not None and state.state == State.STALE:
         more = {"since": str(state.from_lsn), "reason": state.reason, "remedy": state.remedy}
         _log.warning("rows of a stale table", extra={"table": version.identifier, **more})
 

@@ -89,7 +89,10 @@ def moving(conn: Connection, rules: CaptureRules) -> tuple[str, ...]:
 
 @can_fail(Point.SETTLE)
 def settle(conn: Connection, rules: CaptureRules, *, lock_seconds: float) -> None:
-    """Remove capture and draining that is no longer configured; what is configured already exists."""
+    """Remove capture and draining that is no longer configured; what is configured already exists.
+
+    A table that `[source] exclude` names loses its triggers. One that no pattern selects any more keeps them.
+    """
     if not by_ticks(conn, rules):  # the slot reads DDL messages from the WAL
         conn.execute(
             "delete from cdc.settings where slot = pg_catalog.current_setting('cdc.slot') and name = 'ddl_to_log'"
@@ -107,6 +110,9 @@ def settle(conn: Connection, rules: CaptureRules, *, lock_seconds: float) -> Non
             assert state is not None
             conn.execute(f"alter publication {_quoted(state.name)} drop table only {name}")
         if relation.relid in triggers and not logged(rules, relation):
+            release(conn, relation.relid, lock_seconds=lock_seconds)
+    for relation in catalog.relations(conn) if triggers else ():
+        if relation.relid in triggers and rules.source.excludes(relation.schema, relation.name):
             release(conn, relation.relid, lock_seconds=lock_seconds)
     if not rules.uses_change_log:
         conn.execute("delete from cdc.settings where slot = pg_catalog.current_setting('cdc.slot') and name = 'logs'")

@@ -21,8 +21,9 @@ _FAIL = "UPDATE and DELETE fail on the source"
 def publication_sql(conn: Connection, rules: CaptureRules, *, ticks: bool) -> list[str]:
     """Return statements that add the selected tables to the toolkit's own publication, or create it with them.
 
-    ONLY keeps out the children of a table by inheritance, which are tables of their own. The partitions of a
-    partitioned table come with it all the same.
+    Tables that `[source] exclude` names leave one that `cdc init` has made; other tables stay in it. ONLY keeps out the
+    children of a table by inheritance, which are tables of their own. The partitions of a partitioned table come with
+    it all the same.
 
     Raises:
         ConfigError: a table is to be kept out of a schema that is published whole.
@@ -47,21 +48,23 @@ def publication_sql(conn: Connection, rules: CaptureRules, *, ticks: bool) -> li
             return []
         # In one transaction with their tables, of which no change is missed.
         made = state.oid == catalog.made_publication(conn)
+        excluded = [r for r in catalog.relations(conn) if made and _excluded(source, state, r)]
         leaving = state.schemas.intersection(chosen if made else ()).difference(schemas)
         _require_kept_out(source, state.name, state.schemas - leaving)
         schemas = [s for s in schemas if s not in state.schemas]
         tables = [r for r in tables if r.relid not in state.relids and r.schema not in state.schemas - leaving]
         verb, clause = "alter", "add "
     else:
-        verb, clause, leaving = "create", "for ", frozenset()
-    names = [_qualified(r.schema, r.name) for r in sorted(tables, key=lambda r: (r.schema, r.name))]
+        verb, clause, leaving, excluded = "create", "for ", frozenset(), []
+    names = _qualified_names(tables)
     if rules.uses_change_log and not (state and state.publishes_log):
-        names.append(_qualified("cdc", change_log.LOG))
-    entries = [f"table only {', only '.join(names)}"] if names else []
+        names.append(f"{quote_postgres('cdc')}.{quote_postgres(change_log.LOG)}")
+    entries = [_alone(names)] if names else []
     entries += [_in_schemas(schemas)] if schemas else []
     head = f"{verb} publication {quote_postgres(source.own)}"
     changed = [f"{head} {clause}{', '.join(entries)}"] if entries else []
     changed += [f"{head} drop {_in_schemas(sorted(leaving))}"] if leaving else []
+    changed += [f"{head} drop {_alone(_qualified_names(excluded))}"] if excluded else []
     return changed if state is not None else [*(changed or [head]), _made(source.own, source.slot)]
 
 
@@ -104,14 +107,15 @@ def member_faults(
     conn: Connection, source: SourceConfig, published: Sequence[TableVersion]
 ) -> Iterator[tuple[Level, str, str, str]]:
     """Find tables that others added to it and `cdc init` would not, as `root_faults` does."""
-    own = catalog.own_publication(conn, source)
+    own, made = catalog.own_publication(conn, source), catalog.made_publication(conn)
     for table in published if own is not None else ():
         assert own is not None
         what = f"table {table.identifier}"
         if table.relid in own.relids and not source.asks_for(table.schema, table.name):
             found = f"is in publication {own.name!r}, and [source] does not name it: it is captured all the same"
             drop = f"run: alter publication {quote_postgres(own.name)} drop table only {table.identifier}"
-            yield Level.WARNING, what, found, f"{drop}, or name it in [source] tables"
+            init = made == own.oid and source.excludes(table.schema, table.name)
+            yield Level.WARNING, what, found, "run `cdc init`" if init else f"{drop}, or name it in [source] tables"
         if table.row_filter is not None and not source.others:
             found = f"is published where {table.row_filter} only: the lake does not have its other rows"
             yield Level.WARNING, what, found, f"take the filter out of publication {own.name!r}, or ignore this"
@@ -178,6 +182,13 @@ def _in_schemas(schemas: Sequence[str]) -> str:
     return f"tables in schema {', '.join(quote_postgres(schema) for schema in schemas)}"
 
 
-def _qualified(schema: str, name: str) -> str:
-    """Return schema and table, both quoted."""
-    return f"{quote_postgres(schema)}.{quote_postgres(name)}"
+def _alone(names: Sequence[str]) -> str:
+    return f"table only {', only '.join(names)}"
+
+
+def _qualified_names(tables: Iterable[catalog.Relation]) -> list[str]:
+    return sorted(f"{quote_postgres(table.schema)}.{quote_postgres(table.name)}" for table in tables)
+
+
+def _excluded(source: SourceConfig, state: catalog.PublicationState, relation: catalog.Relation) -> bool:
+    return relation.relid in state.relids and source.excludes(relation.schema, relation.name)
