@@ -74,15 +74,15 @@ GUARDS_OF_PUBLICATION = (
     Guard(
         "a table that is excluded later is not published",
         _OWN,
-        "if made and _excluded(source, state, r)",
+        "if made and source.excludes(r.schema, r.name)",
         "if False",
         f"{_TESTS}test_a_table_that_is_excluded_later_leaves_the_publication_at_the_next_init",
     ),
     Guard(
         "an excluded table is published if others made the publication",
         _OWN,
-        "if made and _excluded(source, state, r)",
-        "if _excluded(source, state, r)",
+        "if made and source.excludes(r.schema, r.name)",
+        "if source.excludes(r.schema, r.name)",
         f"{_TESTS}test_a_publication_of_others_keeps_a_table_that_is_excluded",
     ),
     never(

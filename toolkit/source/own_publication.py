@@ -48,7 +48,8 @@ def publication_sql(conn: Connection, rules: CaptureRules, *, ticks: bool) -> li
             return []
         # In one transaction with their tables, of which no change is missed.
         made = state.oid == catalog.made_publication(conn)
-        excluded = [r for r in catalog.relations(conn) if made and _excluded(source, state, r)]
+        named_here = (r for r in catalog.relations(conn) if r.relid in state.relids)
+        excluded = [r for r in named_here if made and source.excludes(r.schema, r.name)]
         leaving = state.schemas.intersection(chosen if made else ()).difference(schemas)
         _require_kept_out(source, state.name, state.schemas - leaving)
         schemas = [s for s in schemas if s not in state.schemas]
@@ -106,7 +107,10 @@ def root_faults(conn: Connection, rules: CaptureRules) -> Iterator[tuple[Level, 
 def member_faults(
     conn: Connection, source: SourceConfig, published: Sequence[TableVersion]
 ) -> Iterator[tuple[Level, str, str, str]]:
-    """Find tables that others added to it and `cdc init` would not, as `root_faults` does."""
+    """Find tables in the toolkit's own publication that [source] does not name, or that have a row filter.
+
+    Each is a level, the table, what was found, and the remedy.
+    """
     own, made = catalog.own_publication(conn, source), catalog.made_publication(conn)
     for table in published if own is not None else ():
         assert own is not None
@@ -122,7 +126,10 @@ def member_faults(
 
 
 def refused_writes(conn: Connection, source: SourceConfig) -> Iterator[tuple[str, str, str]]:
-    """Find tables of it whose UPDATE and DELETE the server refuses to the application: what, what was found, remedy."""
+    """Find tables in the toolkit's own publication whose UPDATE and DELETE fail on the source.
+
+    Each is the table, what was found, and the remedy.
+    """
     own = catalog.own_publication(conn, source)
     if own is None or own.publishes.isdisjoint(("update", "delete")):
         return
@@ -136,7 +143,7 @@ def refused_writes(conn: Connection, source: SourceConfig) -> Iterator[tuple[str
 
 
 def refused_by_publication(conn: Connection, publications: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Find tables of which that is so because of a row filter or a column list, as `refused_writes` does."""
+    """Find tables whose UPDATE and DELETE fail because of a row filter or a column list, as `refused_writes` does."""
     query = resources.load("introspect/writes_refused")
     for schema, name, publication, what, columns in conn.execute(query, {"publications": list(publications)}):
         those = ", ".join(columns)
@@ -188,7 +195,3 @@ def _alone(names: Sequence[str]) -> str:
 
 def _qualified_names(tables: Iterable[catalog.Relation]) -> list[str]:
     return sorted(f"{quote_postgres(table.schema)}.{quote_postgres(table.name)}" for table in tables)
-
-
-def _excluded(source: SourceConfig, state: catalog.PublicationState, relation: catalog.Relation) -> bool:
-    return relation.relid in state.relids and source.excludes(relation.schema, relation.name)

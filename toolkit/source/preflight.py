@@ -30,7 +30,7 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is or will be wrong. `refusal` is the error that `require` raises for it, or None for none."""
+    """One thing that is or will be wrong. `require` raises `refusal` for an error; None lets it pass."""
 
     level: Level
     what: str
@@ -66,12 +66,12 @@ def require(conn: Connection, rules: CaptureRules, *, ddl: DdlConfig) -> None:
 
 def keyless_remedy(relation: catalog.Relation) -> str:
     """Return the ways to capture a table without a usable replica identity, or to exclude it explicitly."""
-    name, own = relation.identifier, f"{relation.schema}.{relation.name}"
+    name = relation.identifier
     if relation.kind == "p":
         return "name its partitions in [source] tables, or add a primary key; or name it in [source] exclude"
     return (
         f'add a primary key, or run: alter table {name} replica identity full; or set capture = "change_log" in'
-        f' [table."{own}"]; or name it in [source] exclude'
+        f' [table."{relation.schema}.{relation.name}"]; or name it in [source] exclude'
     )
 
 
