@@ -244,6 +244,19 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
     assert "in another order than they committed" in (report.tables[0].reason or "")
 
 
+def test_a_table_is_stale_since_its_latest_gap(source: Config) -> None:
+    """A check named a gap that a repair had closed and a check had proven, where `cdc status` named the new one."""
+    altered = [f"alter event trigger _cdc_0_drop {how}" for how in ("disable", "enable always")]
+    for row in (1001, 1002):
+        run_sql(source, *altered, f"insert into public.item values ({row}, 'new', 1)")
+        commands.drain(source)  # compares the catalog
+        found = _by_name(_check(source))["public.item"]
+        state = next(t for t in status_report.status(source).tables if t.table == "public.item")
+        assert found.reason == f"stale since {state.from_lsn}: {state.reason}"
+        commands.repair(source)
+        assert _check(source).green
+
+
 @pytest.mark.embedded
 def test_a_table_whose_proven_snapshot_is_gone_is_not_ok(source: Config) -> None:
     """A replacement by a JVM that outlived its runner took newer table snapshots away. `cdc status` said proven."""

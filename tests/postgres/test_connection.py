@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tests.support_network import proxy_before
 from tests.support_postgres import tcp_conninfo
 from toolkit.demo.server import EmbeddedServer
 from toolkit.source.connection import PINNED, Connection, connect, pinned_conninfo
@@ -59,6 +61,17 @@ def test_104_settings_hold_against_role_and_database(pg: EmbeddedServer, source:
             for name, value in PINNED:
                 (found,) = conn.execute(f"show {name}").fetchone() or ("",)
                 assert found.startswith(value), name
+
+
+@pytest.mark.parametrize("replication", [False, True])
+def test_a_pooler_that_ignores_the_settings_of_a_session_is_refused(pg16: EmbeddedServer, replication: bool) -> None:
+    """Such as PgBouncer, which is commonly set so. Dates of another style would be read as other dates."""
+    with proxy_before(pg16.port) as pooler:
+        there = SourceConfig(conninfo=f"{tcp_conninfo(pg16)} port={pooler.port} sslmode=disable gssencmode=disable")
+        connect(there, replication=replication).close()
+        pooler.edit = lambda said: re.sub(rb"(?<=options\0)[^\0]*", lambda given: b" " * len(given[0]), said)
+        with pytest.raises(ConfigError, match=r"pooler .*: cdc\.slot is '' instead of 'cdc'; connect to the server"):
+            connect(there, replication=replication)
 
 
 def test_user_options_are_kept(source: Config) -> None:

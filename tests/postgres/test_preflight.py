@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import psycopg
 import pytest
 
+from tests.support_network import proxy_before
 from toolkit.demo.server import EmbeddedServer
 from toolkit.source import catalog, install, slot
 from toolkit.source.connection import Connection, connect
@@ -235,6 +236,25 @@ def test_rights(source: Config, conn: Connection) -> None:
         conn.execute(f"revoke create on database {name} from weak")
         assert not [f for f in preflight(session, weak.capture_rules, ddl=weak.ddl) if f.what == "role 'weak'"]
     conn.execute("drop role weak")
+
+
+def test_the_server_says_whether_a_role_may_replicate(source: Config, conn: Connection, pg: EmbeddedServer) -> None:
+    """Amazon RDS gives no role REPLICATION, and opens replication sessions for members of `rds_replication`."""
+    name = conn.info.dbname
+    for role, right in (("weak", "noreplication"), ("able", "replication")):
+        conn.execute(f"create role {role} login {right} password 'same'")
+        conn.execute(f"grant create on database {name} to {role}")
+    with proxy_before(pg.port) as rds:
+        rds.edit = lambda said: said.replace(b"weak", b"able") if b"replication\0database\0" in said else said
+        there = f"host=127.0.0.1 port={rds.port} user=weak password=same dbname={name} sslmode=disable"
+        weak = _changed(source, conninfo=f"{there} gssencmode=disable")
+        with connect(weak.source) as session:
+            require(session, weak.capture_rules, ddl=weak.ddl)
+            conn.execute("alter role able noreplication")
+            with pytest.raises(PreflightFailed, match=r"role .weak.: has no REPLICATION right; .*rds_replication"):
+                require(session, weak.capture_rules, ddl=weak.ddl)
+    for role in ("weak", "able"):
+        conn.execute(f"drop owned by {role}; drop role {role}")
 
 
 def test_slot_and_publication(source: Config, conn: Connection) -> None:

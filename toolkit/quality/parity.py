@@ -145,6 +145,7 @@ class _Comparing:
         rows: DifferingRows | None,
     ) -> None:
         from toolkit.lake import evidence
+        from toolkit.lake.proofs import proven
         from toolkit.rawlog.states import live_tables, table_states
 
         ledger = lake.reread()
@@ -161,7 +162,8 @@ class _Comparing:
         self.made: dict[int, Applied] = {}
         proofs = [t.proof.batch_id for t in taken.values() if t.proof is not None]
         self.touched = evidence.touched_tables(lake.spark, ledger, after=min(proofs)) if proofs else {}
-        self.states = {s.relid: s for s in table_states(ledger) if not wanted or s.relid in wanted}
+        states = table_states(ledger, proven(lake.access, ledger))
+        self.states = {s.relid: s for s in states if not wanted or s.relid in wanted}
 
     def results(self) -> tuple[TableCheck, ...]:
         """Return one result per table. If a table cannot be compared, its result has the reason."""

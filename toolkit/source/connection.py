@@ -65,7 +65,7 @@ def connect(source: SourceConfig, *, replication: bool = False, server: tuple[st
         server: what messages call the server, and what names it.
 
     Raises:
-        ConfigError: the conninfo itself is malformed.
+        ConfigError: the conninfo itself is malformed, or names a connection pooler that drops the settings.
         SourceUnavailable: no connection; the message names server, cause and remedy, never the password.
         PreflightFailed: schema `cdc` has an object of another role that is not a superuser.
     """
@@ -75,11 +75,27 @@ def connect(source: SourceConfig, *, replication: bool = False, server: tuple[st
     except psycopg.OperationalError as error:
         raise SourceUnavailable(_reason(source, error, server)) from None
     connection.prepare_threshold = None  # a prepared statement becomes invalid after DDL of the user
+    _require_settings(connection, source, server)
     if connection.info.server_version >= _HAS_TRANSACTION_TIMEOUT:
         connection.execute("set transaction_timeout = 0")
     if not replication:
         _require_own_schema(connection)
     return connection
+
+
+def _require_settings(connection: Connection, source: SourceConfig, server: tuple[str, str]) -> None:
+    """Refuse a session that was opened without its settings: values would have another text.
+
+    A connection pooler can be configured to ignore them. It may also give each transaction another session of the
+    server, and the lease on the slot is a lock of one session.
+    """
+    (found,) = connection.execute("select pg_catalog.current_setting('cdc.slot', true)").fetchone() or (None,)
+    if found != source.slot:
+        connection.close()
+        raise ConfigError(
+            f"{server[1]} names a connection pooler that ignores the settings of a session: cdc.slot is"
+            f" {found or ''!r} instead of {source.slot!r}; connect to the server itself"
+        )
 
 
 def _require_own_schema(connection: Connection) -> None:
@@ -218,7 +234,10 @@ def _remedy(source: SourceConfig, error: psycopg.OperationalError, setting: str)
         return missing
     match psycopg.pq.PGconn.ping(pinned_conninfo(source).encode()):
         case psycopg.pq.Ping.OK:
-            return f"check dbname and user in {setting}, and pg_hba.conf and max_connections of the server"
+            return (
+                f"check dbname and user in {setting}, pg_hba.conf and max_connections of the server, and that it is"
+                " the server itself, not a connection pooler"
+            )
         case psycopg.pq.Ping.REJECT:
             return "the server starts, stops or recovers; run it again when it accepts sessions"
     return missing

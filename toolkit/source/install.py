@@ -128,11 +128,16 @@ def install(
                 raise
             # Some services let roles without superuser rights create event triggers, so they are tried first.
             _locked(conn, "installing capture", script(False), whole, lock_seconds=lock_seconds)
+            _log.warning(
+                "this role may not create event triggers: DDL is found by comparing the catalog after each drain, and"
+                " makes the table stale"
+            )
         guard.guard(conn, drains=False)
     except psycopg.errors.InsufficientPrivilege as error:
         raise PreflightFailed(
             f"installing capture: {one_line(error)}; `cdc init` needs a superuser, or at least a role that owns the"
-            " tables and may create in the database"
+            " tables, or is a member of their owners, and may create in the database, or name tables of others in"
+            " [source] exclude"
         ) from None
     except psycopg.Error as error:
         raise PreflightFailed(f"installing capture: {one_line(error)}; nothing was changed on the source") from None

@@ -109,12 +109,14 @@ def _server(conn: Connection, source: SourceConfig, ticks: bool) -> Iterator[Fin
             ' "change_log"',
         )
     role = server["role"]
-    if not (server["superuser"] or server["replication"] or ticks or role == source.reader):
+    replicates = server["superuser"] or server["replication"] or ticks or role == source.reader
+    if not (replicates or roles.may_replicate(source)):
         yield Finding(
             Level.ERROR,
             f"role {role!r}",
             "has no REPLICATION right",
-            f"run: alter role {quote_postgres(role)} replication",
+            f"run: alter role {quote_postgres(role)} replication; on Amazon RDS: grant rds_replication to"
+            f" {quote_postgres(role)}",
         )
     for what, found, remedy in roles.faults(conn, source, ticks=ticks):
         yield Finding(Level.ERROR, what, found, remedy)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from toolkit.source.connection import Connection
+from toolkit.source.connection import Connection, connect
 from toolkit.values import resources
 from toolkit.values.capture_rules import CaptureRules, SourceConfig
-from toolkit.values.errors import PreflightFailed
+from toolkit.values.errors import PreflightFailed, SourceUnavailable
 from toolkit.values.modes import Capture
 from toolkit.values.names import quote_postgres
 from toolkit.values.table import TableVersion
@@ -53,6 +53,18 @@ def installed_by_superuser(conn: Connection) -> bool:
         " (select c.oid from pg_catalog.pg_roles as c where c.rolname = current_user))"
     ).fetchone()
     return bool(row and row[0])
+
+
+def may_replicate(source: SourceConfig) -> bool:
+    """Return whether this role may open replication sessions without having REPLICATION, which the server decides.
+
+    Amazon RDS lets members of `rds_replication` do so.
+    """
+    try:
+        connect(source, replication=True).close()
+    except SourceUnavailable:
+        return False
+    return True
 
 
 def faults(conn: Connection, source: SourceConfig, *, ticks: bool) -> Iterator[tuple[str, str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from toolkit.source.connection import Connection, connect
+from toolkit.source.roles import may_replicate
 from toolkit.source.slot import require_server, server_identity
 from toolkit.values import resources
 from toolkit.values.capture_rules import SourceConfig
@@ -19,7 +20,7 @@ def left_at(conn: Connection, source: SourceConfig, timeline: int, earlier: int)
         SourceUnavailable: the role may not read the history, the server does not have it, or another server answers.
     """
     role = conn.execute(resources.load("introspect/role"), {"role": conn.info.user}).fetchone()
-    if role is not None and not (role[0] or role[1]):
+    if role is not None and not (role[0] or role[1] or may_replicate(source)):
         raise SourceUnavailable(
             f"the source is on timeline {timeline} and the log on timeline {earlier}, as after the promotion of a"
             f" standby; role {conn.info.user!r} has no REPLICATION right and cannot read where the one left the other:"

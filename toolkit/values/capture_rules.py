@@ -33,8 +33,8 @@ class SourceConfig(Section):
     """The PostgreSQL side."""
 
     conninfo: str = ""
-    """libpq connection string, URI or `service=...`; if empty, libpq uses the `PG*` variables. Put passwords into
-    pgpass or the service file."""
+    """libpq connection string, URI or `service=...`; if empty, libpq uses the `PG*` variables. It names the server
+    itself, not a connection pooler. Put passwords into pgpass or the service file."""
     publication: str | tuple[str, ...] = "cdc"
     """One publication, or a list of several that the slot is read with."""
     slot: str = "cdc"
