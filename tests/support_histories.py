@@ -23,7 +23,7 @@ from psycopg.pq import TransactionStatus
 from tests.histories.base import History
 from tests.support_log import Log, Shown, shown
 from toolkit.rawlog import states
-from toolkit.source import catalog, change_log, connection, drain_mode
+from toolkit.source import catalog, change_log, connection, drain_mode, selection
 from toolkit.values.config import Config, TableConfig
 from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn
@@ -161,7 +161,7 @@ class Play:
         rules, conn = self.log.config.capture_rules, self.log.conn
         ticks = drain_mode.by_ticks(conn, rules)
         named = {state.table for state in listed.values()} | {table.identifier for table in known.values()}
-        named |= catalog.not_captured(conn, rules, ticks=ticks, known=listed).keys()
+        named |= selection.not_captured(conn, rules, ticks=ticks, known=listed).keys()
         for schema, name, root in conn.execute(_TABLES).fetchall():
             if f"{schema}.{name}" not in named and root not in known:
                 self._say(when, schema, name, "is neither captured nor listed")

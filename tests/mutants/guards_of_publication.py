@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.guards_of_source import Guard, never
 
-_OWN, _CATALOG = "toolkit/source/own_publication.py", "toolkit/source/catalog.py"
+_OWN, _SELECTION = "toolkit/source/own_publication.py", "toolkit/source/selection.py"
 _TESTS = "tests/postgres/test_own_publication.py::"
 _NEW = "tests/postgres/test_new_tables.py::"
 
@@ -32,9 +32,9 @@ GUARDS_OF_PUBLICATION = (
     ),
     Guard(
         "a root is not published with a partition that must not be",
-        _CATALOG,
-        "r.relid not in {*apart, *reasons}",
-        "r.relid not in reasons",
+        _SELECTION,
+        "r.relid not in apart)",
+        "r.relid not in reasons)",
         f"{_TESTS}test_a_partition_that_is_excluded_is_not_published_with_its_root",
     ),
     Guard(
@@ -46,7 +46,7 @@ GUARDS_OF_PUBLICATION = (
     ),
     never(
         "a root in full is not published with what is excluded",
-        _CATALOG,
+        _SELECTION,
         "rules.source.excludes(part.schema, part.name)",
         f"{_TESTS}test_a_root_that_is_named_in_full_is_refused_if_it_brings_what_it_must_not",
     ),
@@ -60,30 +60,91 @@ GUARDS_OF_PUBLICATION = (
     Guard(
         "schemas that init has published are replaced by their tables",
         _OWN,
-        "intersection(chosen if made else ())",
+        "intersection(chosen if state.made else ())",
         "intersection(())",
         f"{_NEW}test_schemas_that_were_published_whole_are_published_table_by_table_from_the_next_init_on",
     ),
     Guard(
         "schemas that others have published stay",
-        _OWN,
-        "made = state.oid == catalog.made_publication(conn)",
-        "made = True",
+        "toolkit/source/catalog.py",
+        """made=str(row["oid"]) == oid""",
+        "made=True",
         "tests/postgres/test_install.py::test_a_schema_that_others_publish_whole_cannot_leave_a_table_out",
     ),
     Guard(
         "a table that is excluded later is not published",
         _OWN,
-        "if made and source.excludes(r.schema, r.name)",
+        "if state.made and source.excludes(r.schema, r.name)",
         "if False",
         f"{_TESTS}test_a_table_that_is_excluded_later_leaves_the_publication_at_the_next_init",
     ),
     Guard(
         "an excluded table is published if others made the publication",
         _OWN,
-        "if made and source.excludes(r.schema, r.name)",
+        "if state.made and source.excludes(r.schema, r.name)",
         "if source.excludes(r.schema, r.name)",
         f"{_TESTS}test_a_publication_of_others_keeps_a_table_that_is_excluded",
+    ),
+    Guard(
+        "a root that brings an excluded partition leaves the publication",
+        _OWN,
+        "if r.relid in leaving & state.relids and _by_init(source, state, r)",
+        "if False",
+        f"{_TESTS}test_a_partition_that_is_excluded_later_leaves_with_its_root_at_the_next_init",
+    ),
+    Guard(
+        "the other partitions of a root that leaves stay in the publication",
+        _OWN,
+        "return roots, [*stay]",
+        "return roots, []",
+        f"{_TESTS}test_a_partition_that_is_excluded_later_leaves_with_its_root_at_the_next_init",
+    ),
+    Guard(
+        "a root stays in a publication of others",
+        "toolkit/source/catalog.py",
+        "return self.made and not self.via_root",
+        "return not self.via_root",
+        f"{_TESTS}test_a_root_that_a_publication_of_others_has_stays_there",
+    ),
+    Guard(
+        "a root that lost its primary key leaves the publication",
+        _SELECTION,
+        '    return found | {r.relid: reasons[r.relid] for r in every if r.kind == "p" and r.relid in reasons}',
+        "    return found",
+        f"{_TESTS}test_a_root_that_lost_its_primary_key_is_replaced_by_its_partitions",
+    ),
+    Guard(
+        "a root stays although a partition has lost its replica identity",
+        _SELECTION,
+        "{relid: why for relid, why in reasons.items() if relid in roots}",
+        "reasons",
+        f"{_TESTS}test_a_published_table_that_lost_its_key_does_not_stop_init",
+    ),
+    never(
+        "an alert names a root without primary key whose new partitions will fail",
+        _OWN,
+        'table.relid in own.relids & reasons.keys() and table.kind == "p" and _by_init(source, own, table)',
+        f"{_TESTS}test_a_root_that_lost_its_primary_key_is_replaced_by_its_partitions",
+    ),
+    never(
+        "a session without its settings is refused",
+        "toolkit/source/connection.py",
+        "found != source.slot",
+        "tests/postgres/test_connection.py::test_a_pooler_that_ignores_the_settings_of_a_session_is_refused",
+    ),
+    Guard(
+        "the server says whether a role may replicate",
+        "toolkit/source/preflight.py",
+        "not (replicates or roles.may_replicate(source))",
+        "not replicates",
+        "tests/postgres/test_preflight.py::test_the_server_says_whether_a_role_may_replicate",
+    ),
+    Guard(
+        "a check names the gap that is open",
+        "toolkit/quality/parity.py",
+        "table_states(ledger, proven(lake.access, ledger))",
+        "table_states(ledger)",
+        "tests/e2e/test_quality_check.py::test_a_table_is_stale_since_its_latest_gap",
     ),
     never(
         "an excluded table is not captured by triggers",

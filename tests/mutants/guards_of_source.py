@@ -134,7 +134,7 @@ GUARDS_OF_SOURCE = (
     ),
     Guard(
         "unlogged tables of others' publications are listed",
-        "toolkit/source/catalog.py",
+        "toolkit/source/selection.py",
         "if r.table and any(p.holds(r) for p in held)",
         "if r.capturable and any(p.holds(r) for p in held)",
         f"{_STATUS}test_what_a_publication_of_others_for_all_tables_does_not_send_is_listed",

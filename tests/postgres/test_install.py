@@ -9,7 +9,7 @@ import pytest
 
 from tests.support_change_log import Log
 from tests.support_postgres import ddl_messages, hmac_key
-from toolkit.source import catalog, claim, install, signatures, slot
+from toolkit.source import catalog, claim, install, selection, signatures, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.source.own_publication import publication_sql
 from toolkit.values.config import Config
@@ -219,7 +219,7 @@ def test_not_installed_is_said(source: Config) -> None:
 def test_dry_run_script_runs_in_psql(source: Config) -> None:
     with connect(source.source) as conn:
         conn.execute("create table public.t (id int primary key)")
-        tables = catalog.selected_tables(conn, source.capture_rules)
+        tables = selection.selected_tables(conn, source.capture_rules)
         publication = publication_sql(conn, source.capture_rules, ticks=False)
         script = install.install_sql(source.capture_rules, tables, publication, ddl=source.ddl)
     assert 'create publication "cdc" for table only "public"."t"' in script

@@ -23,7 +23,7 @@ from toolkit.demo.scratch_server import open_scratch
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history import ddl_lint, effects, versions
 from toolkit.history.effects import EffectClass
-from toolkit.source import catalog, install, scratch, slot
+from toolkit.source import catalog, install, scratch, selection, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, SourceUnavailable
@@ -117,7 +117,7 @@ def test_each_statement_says_what_it_does(source: Config, conn: Connection, lint
     config = source.model_copy(update={"source": source.source.model_copy(update={"new_tables": "schemas"})})
     if installed:
         install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
-    before = catalog.selected_tables(conn, config.capture_rules)
+    before = selection.selected_tables(conn, config.capture_rules)
     effects = lint(config, SCRIPT)
     assert _short(effects) == [
         (2, None, "skipped"),
@@ -155,7 +155,7 @@ def test_each_statement_says_what_it_does(source: Config, conn: Connection, lint
     assert {line for line, e in predicted.items() if e.needs_review} == {6, 8, 13, 15, 17, 20, 21}
     # Nothing of it stayed, and nothing of it will ever be captured.
     assert catalog.installed(conn) == installed
-    assert [(t.name, t.columns) for t in catalog.selected_tables(conn, config.capture_rules)] == [
+    assert [(t.name, t.columns) for t in selection.selected_tables(conn, config.capture_rules)] == [
         (t.name, t.columns) for t in before
     ]
     assert conn.execute("select count(*) from public.item").fetchone() == (3,)

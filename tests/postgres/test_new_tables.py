@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.trap_world import PAIR, World
-from toolkit.source import catalog, install, preflight
+from toolkit.source import install, preflight, selection
 from toolkit.source.connection import connect
 from toolkit.values.config import SourceConfig, TableConfig
 from toolkit.values.modes import Capture
@@ -50,7 +50,7 @@ def test_one_line_captures_tables_and_schemas_of_the_future_but_those_left_out(w
     assert {name: s.state for name, s in log.states().items()} == dict.fromkeys(shown, "ok")
     for name in ("t", "born", "theirs", "leaf"):
         world.exact(name)
-    missing = catalog.not_captured(log.conn, world.config.capture_rules, ticks=False)
+    missing = selection.not_captured(log.conn, world.config.capture_rules, ticks=False)
     assert {name: reason.split(";")[0].split(":")[0] for name, reason in missing.items()} == {
         "public.bag": "has no replica identity", "public.copied": "has no replica identity",
         "public.keyless": "has no replica identity", "public.quick": "is unlogged", "public.root": "is partitioned",
@@ -103,7 +103,7 @@ def test_a_table_that_could_not_be_added_is_listed_and_its_transaction_goes_on(w
     world.sql("create table shape (id int primary key)")
     assert _held(world) == {"public.t", "public.first"}
     log.drain()
-    assert catalog.not_captured(log.conn, world.config.capture_rules, ticks=False) == {
+    assert selection.not_captured(log.conn, world.config.capture_rules, ticks=False) == {
         "public.second": "is in no publication; run `cdc init`, or name it in [source] exclude"
     }
 
@@ -116,11 +116,11 @@ def test_what_a_publication_for_all_tables_does_not_send_is_listed(world: World)
     )  # fmt: skip
     config = world.config.model_copy(update={"source": SourceConfig(conninfo=world.config.source.conninfo)})
     with connect(config.source) as conn:
-        listed = catalog.not_captured(conn, config.capture_rules, ticks=False)
+        listed = selection.not_captured(conn, config.capture_rules, ticks=False)
         assert set(listed) == {"public.quick", "public.root"}
         assert "alter table public.quick set logged" in listed["public.quick"]
         world.sql("alter publication cdc set (publish_via_partition_root = true)")
-        assert set(catalog.not_captured(conn, config.capture_rules, ticks=False)) == {"public.quick"}
+        assert set(selection.not_captured(conn, config.capture_rules, ticks=False)) == {"public.quick"}
 
 
 def test_the_server_matches_what_the_configuration_does(world: World) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support_network import proxy_before
 from toolkit.demo.server import EmbeddedServer
-from toolkit.source import catalog, install, slot
+from toolkit.source import install, selection, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.source.preflight import fills_with_null, outside, preflight, require
 from toolkit.values.config import Config, SourceConfig
@@ -99,7 +99,7 @@ def test_trap_051_052_replica_identity(source: Config, conn: Connection, ddl: st
     for new in ("propose", "publish"):
         patterns = _changed(source, new_tables=new)
         require(conn, patterns.capture_rules, ddl=patterns.ddl)  # a pattern leaves it out
-    assert name not in {r.identifier for r in catalog.selected_relations(conn, source.capture_rules)}
+    assert name not in {r.identifier for r in selection.selected_relations(conn, source.capture_rules)}
     require(
         conn, _changed(source, tables=("public.good",)).capture_rules, ddl=_changed(source, tables=("public.good",)).ddl
     )

@@ -13,7 +13,7 @@ from tests.trap_world import PAIR, World
 from toolkit.capture import drift, same_history
 from toolkit.demo.server import EmbeddedServer
 from toolkit.rawlog.batch import BatchRecord
-from toolkit.source import catalog, install, preflight, slot
+from toolkit.source import catalog, install, preflight, selection, slot
 from toolkit.source.connection import connect
 from toolkit.values.config import TableConfig
 from toolkit.values.errors import HistoryDiverged, PreflightFailed, UnreadableChange
@@ -300,7 +300,7 @@ def test_the_first_is_the_toolkits_own_and_others_add_what_they_hold(world: Worl
     before = world.user.execute(declared).fetchall()
     log = world.start(publication=("cdc", "ops"), tables=("public.*",), exclude=("public.kept",))
     assert set(log.states()) == {"public.t", "s.u"}
-    assert {r.identifier for r in catalog.selected_relations(log.conn, world.config.capture_rules)} == {
+    assert {r.identifier for r in selection.selected_relations(log.conn, world.config.capture_rules)} == {
         "public.t",
         "s.u",
     }

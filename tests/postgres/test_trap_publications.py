@@ -13,7 +13,7 @@ from tests.trap_world import PAIR, ROOT, World
 from toolkit.capture import same_history
 from toolkit.demo.server import EmbeddedServer
 from toolkit.rawlog.batch import BatchRecord
-from toolkit.source import catalog, install, preflight, slot
+from toolkit.source import catalog, install, preflight, selection, slot
 from toolkit.source.connection import connect
 from toolkit.values.errors import HistoryDiverged, PreflightFailed
 
@@ -39,7 +39,7 @@ def test_trap_051_and_052_publishing_must_not_break_the_application(
         preflight.require(conn, named.capture_rules, ddl=named.ddl)
     with connect(world.config.source) as conn:
         assert [
-            (r.identifier, found in why) for r, why in catalog.left_out(conn, world.config.capture_rules).items()
+            (r.identifier, found in why) for r, why in selection.left_out(conn, world.config.capture_rules).items()
         ] == [("public.t", True)]
         install.install(
             conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
@@ -296,13 +296,13 @@ def test_trap_096_a_partition_that_comes_as_its_root_is_listed(
     world.sql("insert into r values (3, 'comes as a row of r')")
     log.drain()
     assert set(log.states()) == {"public.r"}
-    listed = catalog.not_captured(log.conn, log.config.capture_rules, ticks=False)
+    listed = selection.not_captured(log.conn, log.config.capture_rules, ticks=False)
     assert list(listed) == ["public.r1"] and "rows are captured as those of public.r," in listed["public.r1"]
     assert f"table public.r1: {listed['public.r1']}" in world.findings()
     log.config = world.config.model_copy(
         update={"source": world.config.source.model_copy(update={"tables": ("public.r*",), "exclude": ()})}
     )
-    assert catalog.not_captured(log.conn, log.config.capture_rules, ticks=False) == {}
+    assert selection.not_captured(log.conn, log.config.capture_rules, ticks=False) == {}
 
 
 @pytest.mark.parametrize("how", _BORN)

@@ -99,13 +99,13 @@ def _read(
 
     `fresh` are the partitions that got their trigger just before.
     """
-    from toolkit.source import catalog, change_log, guard, slot
+    from toolkit.source import catalog, change_log, guard, selection, slot
     from toolkit.values.names import qualified
 
     shown = slot.shown(conn)
     moved = [p for p in guard.unguarded(conn, fresh) if p.moved]
     tables = catalog.snapshot_json(conn)
-    also = {*known, *catalog.versions_only(conn, rules)}
+    also = {*known, *selection.versions_only(conn, rules)}
     tables |= catalog.snapshots_of(conn, [relid for relid in also if relid not in tables])
     asked = frozenset(known) | tables.keys()
     truncated = {root: qualified(p.schema, p.name) for p in moved for root in p.roots}

@@ -51,11 +51,19 @@ class InitResult:
 
 def plan_sql(source: SourceAccess) -> str:
     """Return the SQL that `init` would run on the source, to read it or to run it by hand."""
-    from toolkit.source import catalog, change_log, connection, drain_mode, install, own_publication, preflight
+    from toolkit.source import (
+        change_log,
+        connection,
+        drain_mode,
+        install,
+        own_publication,
+        preflight,
+        selection,
+    )
 
     with connection.connect(source.config) as conn:
         preflight.require(conn, source.rules, ddl=source.ddl)
-        tables, ticks = (catalog.selected_tables(conn, source.rules), drain_mode.by_ticks(conn, source.rules))
+        tables, ticks = (selection.selected_tables(conn, source.rules), drain_mode.by_ticks(conn, source.rules))
         # A line names a table. A line break in that name must not end the comment.
         cost = "".join(f"-- {in_one_line(line)}\n" for line in change_log.predicted(conn, source.rules))
         publication = own_publication.publication_sql(conn, source.rules, ticks=ticks)
@@ -80,12 +88,12 @@ def init(
     Raises:
         PreflightFailed, SlotError, HistoryDiverged: nothing was changed on the source.
     """
-    from toolkit.source import catalog, connection, preflight, signatures
+    from toolkit.source import connection, preflight, selection, signatures
 
     with connection.connect(source.config) as conn:
         left = {
             r.identifier: f"{why}; {preflight.keyless_remedy(r)}"
-            for r, why in catalog.left_out(conn, source.rules).items()
+            for r, why in selection.left_out(conn, source.rules).items()
         }
         if strict and left:
             raise PreflightFailed("; ".join(f"table {name}: {why}" for name, why in left.items()))

@@ -176,7 +176,7 @@ def _with_lake(found: Status, ledger: Ledger) -> Status:
 def _source(config: Config, lake: Lake, last: BatchRecord | None, known: set[int]) -> _Source:
     from toolkit.capture import slot_drain, stages
     from toolkit.ops import alerts
-    from toolkit.source import catalog, connection, pressure, slot
+    from toolkit.source import catalog, connection, pressure, selection, slot
     from toolkit.source.opened import open_source
 
     found, why = _Source(), "the source cannot be read"
@@ -195,7 +195,7 @@ def _source(config: Config, lake: Lake, last: BatchRecord | None, known: set[int
             return replace(
                 found,
                 stage=None if stage is None else str(stage),
-                left=catalog.not_captured(source.conn, config.capture_rules, ticks=source.by_ticks, known=known),
+                left=selection.not_captured(source.conn, config.capture_rules, ticks=source.by_ticks, known=known),
                 inherited=catalog.inherited(source.conn),
                 refused_writes=tuple(alerts.of_writes(source.conn, config.source)),
             )

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from toolkit.source import catalog, locks
+from toolkit.source import catalog, locks, selection
 from toolkit.source.connection import Connection, one_line
 from toolkit.source.drain_mode import by_ticks
 from toolkit.values import resources
@@ -104,7 +104,7 @@ def settle(conn: Connection, rules: CaptureRules, *, lock_seconds: float) -> Non
         " where s.name = 'logs' and s.slot <> pg_catalog.current_setting('cdc.slot'))"
     ).fetchone()
     triggers = set() if others == (True,) else triggered(conn)
-    for relation in catalog.selected_relations(conn, rules):
+    for relation in selection.selected_relations(conn, rules):
         name = f"{_quoted(relation.schema)}.{_quoted(relation.name)}"
         if relation.relid in named and not rules.through_slot(relation.schema, relation.name):
             assert state is not None
@@ -147,7 +147,7 @@ def recheck(conn: Connection, rules: CaptureRules) -> tuple[str, ...]:
         return ()
     whole = {row[0] for row in conn.execute(resources.load("changelog/whole")).fetchall()}
     repaired = []
-    for relation in catalog.selected_relations(conn, rules):
+    for relation in selection.selected_relations(conn, rules):
         if relation.relid in whole or not logged(rules, relation):
             continue
         try:
@@ -172,7 +172,7 @@ def faults(conn: Connection, rules: CaptureRules) -> Iterator[tuple[str | None, 
         yield None, "is configured and not on the source"
         return
     whole = {row[0] for row in conn.execute("select relid::int8 from cdc.logged_tables").fetchall()}
-    for relation in catalog.selected_relations(conn, rules):
+    for relation in selection.selected_relations(conn, rules):
         if not logged(rules, relation):
             continue
         by_statement = rules.capture_of(relation.schema, relation.name).triggers == Triggers.STATEMENT
@@ -198,7 +198,7 @@ def refusals(conn: Connection, rules: CaptureRules) -> Iterator[tuple[str, str, 
             row["relid"]: row for row in cursor.execute(resources.load("changelog/trigger_facts"), {}).fetchall()
         }
     role = conn.info.user
-    for relation in catalog.selected_relations(conn, rules):
+    for relation in selection.selected_relations(conn, rules):
         name = relation.identifier
         if not logged(rules, relation):
             continue
@@ -270,7 +270,7 @@ def predicted(conn: Connection, rules: CaptureRules) -> list[str]:
     """Predict what capture costs the writers, one line per logged table, from the counts of the server."""
     load = {row[0]: (row[1], row[2]) for row in conn.execute(resources.load("changelog/load")).fetchall()}
     lines = []
-    for relation in catalog.selected_relations(conn, rules):
+    for relation in selection.selected_relations(conn, rules):
         if not logged(rules, relation) or relation.relid not in load:
             continue
         triggers = rules.capture_of(relation.schema, relation.name).triggers

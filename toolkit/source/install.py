@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import psycopg
 
-from toolkit.source import catalog, change_log, drain_mode, guard, locks, roles
+from toolkit.source import catalog, change_log, drain_mode, guard, locks, roles, selection
 from toolkit.source.claim import Claim, other_lakes, require_apart, require_unclaimed, write_claim
 from toolkit.source.connection import Connection, one_line
 from toolkit.source.own_publication import publication_sql
@@ -43,7 +43,7 @@ def install_sql(
 
     Args:
         rules: have the names of publications and tables.
-        tables: the selected ones (`catalog.selected_tables`).
+        tables: the selected ones (`selection.selected_tables`).
         publication: the statements of `publication_sql`.
         ticks: there is no slot, so there is no publication either; the change log contains the DDL messages too.
         event_triggers: whether the role may create them; without them only the catalog comparison finds DDL.
@@ -100,7 +100,7 @@ def install(
             captures the source.
         LockTimeout: another session held a table for too long.
     """
-    tables = catalog.selected_tables(conn, rules)
+    tables = selection.selected_tables(conn, rules)
     ticks = drain_mode.by_ticks(conn, rules)
     publication = publication_sql(conn, rules, ticks=ticks)
     fresh = not catalog.read_by(conn)  # this lake captures nothing yet
@@ -206,7 +206,7 @@ def _remove(conn: Connection, source: SourceConfig, *, lock_seconds: float) -> N
         _locked(conn, f"taking the triggers off {table}", statement, lock_seconds=lock_seconds)
     script = resources.load("uninstall/20_one_lake" if others else "uninstall/10_objects")
     own = catalog.own_publication(conn, source)
-    if own is not None and own.oid == catalog.made_publication(conn):
+    if own is not None and own.made:
         script += f";\ndrop publication {quote_postgres(own.name)}"
     _locked(conn, "removing capture", script, lock_seconds=lock_seconds)
 

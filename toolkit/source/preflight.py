@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg.rows import dict_row
 
-from toolkit.source import catalog, change_log, drain_mode, guard, own_publication, roles, slot
+from toolkit.source import catalog, change_log, drain_mode, guard, own_publication, roles, selection, slot
 from toolkit.source.connection import Connection
 from toolkit.source.settings import read_setting
 from toolkit.values import resources
@@ -254,10 +254,10 @@ def _publications(conn: Connection, rules: CaptureRules) -> Iterator[Finding]:
         if unsent := table.unsent(source.publications):
             yield Finding(Level.ERROR, f"table {table.identifier}", *unsent)
     yield from (Finding(*fault) for fault in own_publication.member_faults(conn, rules.source, published))
-    chosen = {r.relid: r for r in catalog.selected_relations(conn, rules)}
-    tables = catalog.selected_tables(conn, rules)
+    chosen = {r.relid: r for r in selection.selected_relations(conn, rules)}
+    tables = selection.selected_tables(conn, rules)
     below = {child for table in tables if table.published for child in table.children}
-    elsewhere = catalog.sent_as_others(conn, rules.source)
+    elsewhere = selection.sent_as_others(conn, rules.source)
     for table in tables:
         out = [column.name for column in table.columns if not column.published and not column.generated]
         if table.published and out:
@@ -283,7 +283,7 @@ def _publications(conn: Connection, rules: CaptureRules) -> Iterator[Finding]:
             and rules.through_slot(table.schema, table.name)
         ):
             root = elsewhere.get(table.relid)
-            found = catalog.of_other(root) if root else _NOT_PUBLISHED
+            found = selection.of_other(root) if root else _NOT_PUBLISHED
             yield Finding(Level.WARNING, f"table {table.identifier}", *found)
 
 
@@ -395,7 +395,7 @@ def _named_otherwise(pattern: str, there: Sequence[catalog.Relation]) -> str:
 
 
 def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Finding]:
-    relations = catalog.matching(conn, rules.source)
+    relations = selection.matching(conn, rules.source)
     if rules.source.scope == Selection.PUBLISHED and rules.uses_change_log:
         yield Finding(
             Level.ERROR,
@@ -404,7 +404,7 @@ def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Find
             'set scope = "tables", or capture = "slot"',
         )
     yield from _patterns(conn, rules)
-    kept = set() if ticks else catalog.members(conn, rules.source, relations)
+    kept = set() if ticks else selection.members(conn, rules.source, relations)
     for relation in relations:
         if relation.relid in kept and rules.capture_of(relation.schema, relation.name).capture == Capture.CHANGE_LOG:
             yield Finding(
@@ -417,8 +417,8 @@ def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Find
         yield Finding(Level.ERROR, f"table {name}", found, remedy)
     if not ticks:
         yield from (Finding(*fault) for fault in own_publication.root_faults(conn, rules))
-    identities, left = catalog.without_identity(conn), catalog.left_out(conn, rules)
-    published = catalog.held_by(catalog.relations(conn), catalog.publications(conn, rules.source))
+    identities, left = catalog.without_identity(conn), selection.left_out(conn, rules)
+    published = selection.held_by(catalog.relations(conn), catalog.publications(conn, rules.source))
     inherited = catalog.inherited(conn)
     for relation in relations:
         named = rules.source.names_in_full(relation.schema, relation.name)
@@ -450,7 +450,7 @@ def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Find
         elif relation in left:
             yield Finding(Level.WARNING, f"table {relation.identifier}", left[relation], keyless_remedy(relation))
         elif relation.kind == "r" and relation.relid in identities and by_slot:
-            why = f"{identities[relation.relid]}: {catalog.WOULD_FAIL}"
+            why = f"{identities[relation.relid]}: {selection.WOULD_FAIL}"
             refusal = None if relation.relid in published else PreflightFailed  # nothing gets worse
             yield Finding(Level.ERROR, f"table {relation.identifier}", why, keyless_remedy(relation), refusal)
         elif relation.relid in inherited:

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from toolkit.source import catalog, drain_mode, install
+from toolkit.source import catalog, drain_mode, install, selection
 from toolkit.source.connection import APPLICATION_NAME, Connection, connect, one_line, secret_parameters
 from toolkit.source.own_publication import publication_sql
 from toolkit.values import progress
@@ -222,7 +222,7 @@ def _install(rules: CaptureRules, conninfo: str, role: str, *, by_ticks: bool, d
     """Install capture without its event triggers: only the functions that describe tables are needed."""
     there = replace(rules, source=rules.source.model_copy(update={"conninfo": conninfo}))
     with connect(there.source) as conn:
-        tables = catalog.selected_tables(conn, there)
+        tables = selection.selected_tables(conn, there)
         own = publication_sql(conn, there, ticks=by_ticks)
         with conn.transaction():
             conn.execute("set local client_min_messages = warning")

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from toolkit.source import catalog
+from toolkit.source import catalog, selection
 from toolkit.source.connection import connect, one_line
 from toolkit.source.scratch import require_scratch
 from toolkit.values import progress, resources
@@ -87,7 +87,7 @@ def attempt(source: SourceConfig, statements: Iterable[Statement], *, conninfo: 
 def captured(rules: CaptureRules) -> tuple[TableVersion, ...]:
     """Return the tables of the source that are captured or configured; only its catalog is read."""
     with connect(rules.source) as conn:
-        return catalog.selected_tables(conn, rules)
+        return selection.selected_tables(conn, rules)
 
 
 def _each(source: SourceConfig, conn: psycopg.Connection, statements: Iterable[Statement]) -> Iterator[Tried]:
