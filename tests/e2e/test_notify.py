@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import socket
 import subprocess
 import sys
@@ -52,6 +53,9 @@ def test_a_failed_run_is_reported(tmp_path: Path) -> None:
     (notice,) = _reported(tmp_path)
     assert (notice["command"], notice["exit_code"], notice["result"]) == ("run", 1, None)
     assert "127.0.0.1" in notice["problem"] and f"cdc: {notice['problem']}" in done.stderr
+    lake = str(tmp_path / "lake" / "warehouse")
+    assert (notice["host"], notice["lake"], notice["prefix"]) == (platform.node(), lake, "")
+    assert notice["text"] == f"cdc run of {lake} on {platform.node()}, exit code 1: {notice['problem']}"
     # The planted fault of this file: who only looks is not notified, and no one is where no one is named.
     assert _cdc(tmp_path, _AWAY + _program(tmp_path), "doctor").returncode == 1
     assert _cdc(tmp_path, _AWAY, "run").returncode == 1

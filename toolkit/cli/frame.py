@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import platform
 import re
 import signal
 import sqlite3
@@ -266,7 +267,8 @@ def _conclude(context: Context, command: str, end: _End) -> None:
         for alert in found:
             log_setup.report_problem(alert)
     if problem is not None or end.code:
-        notify.send(config.notify, notify.Notice(command, end.code, at, problem, context.result), end.error)
+        where = (platform.node(), config.lake_access.warehouse, config.lake.prefix)
+        notify.send(config.notify, notify.Notice(command, end.code, at, problem, context.result, *where), end.error)
 
 
 def _shown(error: CdcError, defaults_in: Path | None) -> str:

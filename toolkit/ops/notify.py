@@ -30,6 +30,15 @@ class Notice:
     at: str  # ISO 8601
     problem: str | None
     result: dict[str, Any] | None
+    host: str  # machine on which the command ran
+    lake: str  # location of its tables
+    prefix: str  # `[lake] prefix`
+
+    def to_json(self) -> bytes:
+        """Return it as a JSON object. Chat programs show its `text`, in which all is in one line."""
+        lake = f"{self.lake} ({self.prefix})" if self.prefix else self.lake
+        text = f"cdc {self.command} of {lake} on {self.host}, exit code {self.exit_code}: {self.problem}"
+        return json.dumps({"text": text, **asdict(self)}, ensure_ascii=False).encode()
 
 
 def send(notify: NotifyConfig, notice: Notice, error: CdcError | None = None) -> None:
@@ -42,7 +51,7 @@ def send(notify: NotifyConfig, notice: Notice, error: CdcError | None = None) ->
         longest = timedelta(minutes=notify.lease_minutes)
         if error.since is None or datetime.now(UTC) - error.since < longest:
             return
-    text = json.dumps(asdict(notice), ensure_ascii=False).encode()
+    text = notice.to_json()
     if notify.command:
         _run(notify.command, text)
     if notify.webhook:

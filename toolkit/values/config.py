@@ -89,8 +89,8 @@ class NotifyConfig(Section):
     """Receivers of a notice when `run`, `drain`, `build`, `check`, `repair` or `maintain` does not succeed."""
 
     command: tuple[str, ...] = ()
-    """Program and arguments, run with a JSON object on standard input: `command`, `exit_code`, `at`, `problem`,
-    `result`."""
+    """Program and arguments, run with a JSON object on standard input: `text`, `command`, `exit_code`, `at`, `problem`,
+    `result`, `host`, `lake`, `prefix`."""
     webhook: str = ""
     """URL that the same object is posted to. It is never printed."""
     lease_minutes: float = Field(default=60.0, ge=0)
