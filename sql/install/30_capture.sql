@@ -420,8 +420,9 @@ $function$;
 
 -- Return which operations an altered publication sends now, with its row version before and after the command. A reader
 -- applies that to the tables that it knows. Return null where the tables must be described instead: if more was altered;
--- if no row was sent before the command, or none is sent after it, since a description then lacks the row filter; or if
--- a lake reads other publications beside this one, which send some tables too.
+-- if no row was sent before the command, or none is sent after it, since a description then lacks the row filter; if it
+-- begins or ceases to send the rows of a change log, which are inserted there; or if a lake reads other publications
+-- beside this one, which send some tables too.
 create or replace function cdc.altered_publication(altered oid[])
 returns jsonb
 language plpgsql
@@ -448,6 +449,10 @@ begin
       and (before -> p.oid::text) - '{publishes,stamp}'::text[] = to_jsonb(p) - '{publishes,stamp}'::text[]
       and before -> p.oid::text -> 'publishes' ?| '{insert,update,delete}'
       and p.publishes && '{insert,update,delete}'
+      and (
+        before -> p.oid::text -> 'publishes' ? 'insert' = ('insert' = any (p.publishes))
+        or not exists (select from cdc.settings as s where s.name = 'logs')
+      )
       and not exists (
         select from cdc.settings as s
         where s.name = 'publications'

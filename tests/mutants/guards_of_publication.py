@@ -120,6 +120,13 @@ GUARDS_OF_PUBLICATION = (
         "reasons",
         f"{_TESTS}test_a_published_table_that_lost_its_key_does_not_stop_init",
     ),
+    Guard(
+        "a change log that begins or ceases to be sent is described",
+        "sql/install/30_capture.sql",
+        "before -> p.oid::text -> 'publishes' ? 'insert' = ('insert' = any (p.publishes))",
+        "true",
+        "tests/postgres/test_altered_publication.py::test_a_change_log_that_is_not_sent_for_a_while_is_a_gap",
+    ),
     never(
         "an alert names a root without primary key whose new partitions will fail",
         _OWN,

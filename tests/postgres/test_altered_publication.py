@@ -115,6 +115,24 @@ def test_tables_of_the_change_log_keep_all_operations(world: World) -> None:
     assert "sends insert, truncate only" in world.stale()["public.sent"]
 
 
+@pytest.mark.parametrize("capture", [Capture.CHANGE_LOG, Capture.BOTH])
+def test_a_change_log_that_is_not_sent_for_a_while_is_a_gap(world: World, capture: Capture) -> None:
+    """Rows are inserted into it. Those of the time without INSERT were missing, and the table was ok."""
+    world.config = world.config.model_copy(update={"table": {"public.t": TableConfig(capture=capture)}})
+    log = world.start(*PAIR, "create table sent (id int primary key)")
+    world.sql(
+        _alter("update, truncate"), "insert into t values (3, 'lost')", "insert into sent values (1)", _alter(_WHOLE),
+        "update t set v = 'z'",
+    )  # fmt: skip
+    log.drain()
+    assert [sorted(t["name"] for t in m["tables"]) for m in _of_publication(log)] == [["sent", "t"], ["sent", "t"]]
+    _require_as_described(world)
+    assert world.stale().keys() == {"public.sent", "public.t"}
+    log.repair("public.t", "public.sent")
+    log.drain()
+    world.exact("t", "sent")
+
+
 def test_what_a_session_states_of_publications_is_not_believed(world: World) -> None:
     log = world.start(*PAIR, "create publication cdc for table t", scope="published")
     row = world.user.execute("select json_object_agg(p.oid, to_json(p)) from cdc.publications as p").fetchone()
