@@ -78,9 +78,7 @@ def left_out(conn: Connection, rules: CaptureRules) -> dict[Relation, str]:
     They match a pattern, and no publication contains them yet. A table that `[source] tables` names in full is never
     left out, nor is a table of a schema that is published whole.
     """
-    return _choose(
-        catalog.relations(conn), catalog.publications(conn, rules.source), catalog.without_identity(conn), rules
-    )[0]
+    return _choice(conn, rules)[0]
 
 
 def to_name(conn: Connection, rules: CaptureRules) -> frozenset[int]:
@@ -90,16 +88,14 @@ def to_name(conn: Connection, rules: CaptureRules) -> frozenset[int]:
     bring each of them, if `[source] tables` names it in full, or if a publication has it that `cdc init` has not made.
     Otherwise its partitions are named.
     """
-    return _choose(
-        catalog.relations(conn), catalog.publications(conn, rules.source), catalog.without_identity(conn), rules
-    )[1]
+    return _choice(conn, rules)[1]
 
 
 def replaced_roots(rules: CaptureRules, every: Sequence[Relation], reasons: Mapping[int, str]) -> Set[int]:
     """Return the relids of partitioned tables of which the toolkit's publication must name the partitions instead.
 
-    `reasons` are those of `without_identity`. A partition that has lost its replica identity while it was published is
-    none: that of its root does not change it.
+    `reasons` are those of `without_identity`. A partition that lost its replica identity while it was published is no
+    reason to replace its root: its UPDATE and DELETE would fail under its own name, too.
     """
     roots = {r.relid for r in every if r.kind == "p"}
     return named_by_parts(rules, every, {relid: why for relid, why in reasons.items() if relid in roots}).keys()
@@ -198,6 +194,11 @@ def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool, known: C
                     f" `{command('repair', relation.identifier)}`"
                 )
     return found
+
+
+def _choice(conn: Connection, rules: CaptureRules) -> tuple[dict[Relation, str], frozenset[int]]:
+    held, reasons = catalog.publications(conn, rules.source), catalog.without_identity(conn)
+    return _choose(catalog.relations(conn), held, reasons, rules)
 
 
 def _choose(
