@@ -1,11 +1,23 @@
 -- Published tables of which the server refuses UPDATE and DELETE, and why. "filter": the row filter uses these columns,
 -- which are not of the replica identity. "list": the column list lacks these columns of the replica identity. "whole": the
--- column list names these columns, and beside REPLICA IDENTITY FULL the server accepts no list.
+-- column list names these columns, and beside REPLICA IDENTITY FULL the server accepts no list. A publication that sends
+-- a partition as its root has those of the root for it, by the names of the columns.
 select n.nspname as schema, c.relname as name, p.pubname as publication, f.what, f.columns
 from pg_catalog.pg_publication as p
-join pg_catalog.pg_publication_rel as r on r.prpubid = p.oid
-join pg_catalog.pg_class as c on c.oid = r.prrelid and c.relkind = 'r'
+join pg_catalog.pg_class as c on c.relkind = 'r' and (
+  p.pubviaroot and c.relispartition or exists (
+    select from pg_catalog.pg_publication_rel as r where r.prpubid = p.oid and r.prrelid = c.oid
+  )
+)
 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+cross join lateral (
+  select r.prrelid, r.prqual, r.prattrs
+  from pg_catalog.pg_publication_rel as r
+  left join pg_catalog.pg_partition_ancestors(c.oid) with ordinality as h (relid, height) on h.relid = r.prrelid
+  where r.prpubid = p.oid and (r.prrelid = c.oid or p.pubviaroot and h.relid is not null)
+  order by h.height desc nulls last
+  limit 1
+) as r
 cross join lateral (
   select coalesce(pg_catalog.array_agg(k.attnum), '{}') as attnums
   from pg_catalog.pg_index as i
@@ -19,7 +31,8 @@ cross join lateral (
     (
       select pg_catalog.array_agg(distinct a.attname::text)
       from pg_catalog.regexp_matches(r.prqual::text, ':varattno (\d+)', 'g') as v (found)
-      join pg_catalog.pg_attribute as a on a.attrelid = c.oid and a.attnum = v.found[1]::int2
+      join pg_catalog.pg_attribute as e on e.attrelid = r.prrelid and e.attnum = v.found[1]::int2
+      join pg_catalog.pg_attribute as a on a.attrelid = c.oid and a.attname = e.attname
       where c.relreplident <> 'f' and a.attnum <> all (identity.attnums)
     ) as columns
   union all
@@ -28,9 +41,10 @@ cross join lateral (
     (
       select pg_catalog.array_agg(a.attname::text order by a.attnum)
       from pg_catalog.pg_attribute as a
+      join pg_catalog.pg_attribute as e on e.attrelid = r.prrelid and e.attname = a.attname
       where a.attrelid = c.oid and case c.relreplident
-        when 'f' then a.attnum = any (r.prattrs::int2[])
-        else a.attnum = any (identity.attnums) and a.attnum <> all (r.prattrs::int2[])
+        when 'f' then e.attnum = any (r.prattrs::int2[])
+        else a.attnum = any (identity.attnums) and e.attnum <> all (r.prattrs::int2[])
       end
     )
 ) as f

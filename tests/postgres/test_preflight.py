@@ -145,6 +145,33 @@ def test_a_publication_that_makes_writes_fail_is_found(
             conn.execute("update public.x set a = 1")
 
 
+@pytest.mark.parametrize(
+    ("published", "by_key", "whole"),
+    [
+        ("public.r (a, c)", None, "with the columns c, a and replica identity full"),
+        ("public.r (b, c)", "without a", "with the columns c, b and"),
+        ("public.r where (b <> 'x')", "by a row filter on b", None),
+        ("public.r where (a > 1), public.x where (b <> 'x')", None, None),
+    ],
+)
+def test_a_root_whose_publication_makes_writes_of_a_partition_fail_is_found(
+    source: Config, conn: Connection, published: str, by_key: str | None, whole: str | None
+) -> None:
+    """A partition that is sent as its root has the row filter and the column list of that, by the names of columns."""
+    config = _changed(source, publication="others")
+    conn.execute("create table public.r (a int primary key, b text, c int) partition by range (a)")
+    conn.execute("create table public.x (c int, b text, a int primary key)")
+    conn.execute("alter table public.r attach partition public.x for values from (0) to (9)")
+    conn.execute(f"create publication others for table {published} with (publish_via_partition_root = true)".encode())
+    for identity, found in (("default", by_key), ("full", whole)):
+        conn.execute(f"alter table public.x replica identity {identity}".encode())
+        said = [f for f in preflight(conn, config.capture_rules, ddl=config.ddl) if "UPDATE and DELETE fail" in f.found]
+        assert [f.what for f in said] == (["table public.x"] if found else [])
+        assert all(f.found.startswith(f"is in publication 'others' {found}") for f in said)
+        with pytest.raises(psycopg.errors.InvalidColumnReference) if found else nullcontext():
+            conn.execute("update public.r set b = 'y'")
+
+
 def test_trap_040_what_is_not_in_the_wal(source: Config, conn: Connection) -> None:
     before = outside(conn)
     conn.execute(
