@@ -127,6 +127,13 @@ GUARDS_OF_PUBLICATION = (
         "true",
         "tests/postgres/test_altered_publication.py::test_a_change_log_that_is_not_sent_for_a_while_is_a_gap",
     ),
+    Guard(
+        "writes that fail by the filter of a root are found",
+        "sql/introspect/writes_refused.sql",
+        "or p.pubviaroot and h.relid is not null",
+        "",
+        "tests/postgres/test_preflight.py::test_a_root_whose_publication_makes_writes_of_a_partition_fail_is_found",
+    ),
     never(
         "an alert names a root without primary key whose new partitions will fail",
         _OWN,
