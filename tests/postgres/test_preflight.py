@@ -278,7 +278,7 @@ def test_the_server_says_whether_a_role_may_replicate(source: Config, conn: Conn
         with connect(weak.source) as session:
             require(session, weak.capture_rules, ddl=weak.ddl)
             conn.execute("alter role able noreplication")
-            with pytest.raises(PreflightFailed, match=r"role .weak.: has no REPLICATION right; .*rds_replication"):
+            with pytest.raises(PreflightFailed, match=r"role .weak.: has no REPLICATION right; run: alter role"):
                 require(session, weak.capture_rules, ddl=weak.ddl)
     for role in ("weak", "able"):
         conn.execute(f"drop owned by {role}; drop role {role}")

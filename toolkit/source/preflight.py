@@ -115,8 +115,7 @@ def _server(conn: Connection, source: SourceConfig, ticks: bool) -> Iterator[Fin
             Level.ERROR,
             f"role {role!r}",
             "has no REPLICATION right",
-            f"run: alter role {quote_postgres(role)} replication; on Amazon RDS: grant rds_replication to"
-            f" {quote_postgres(role)}",
+            f"run: alter role {quote_postgres(role)} replication",
         )
     for what, found, remedy in roles.faults(conn, source, ticks=ticks):
         yield Finding(Level.ERROR, what, found, remedy)
