@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from toolkit.cli import main
 from toolkit.history import effects
 from toolkit.lake import check_results
+from toolkit.ops import metrics
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.rawlog.event import Kind
 from toolkit.rawlog.states import State
@@ -393,10 +394,25 @@ def tables() -> str:
     return "\n".join(parts)
 
 
+def gauges() -> str:
+    """Make the page of the metrics."""
+    rows = [(f"`{gauge.name}`", f"`{gauge.label}`" if gauge.label else "", gauge.meaning) for gauge in metrics.GAUGES]
+    return "\n".join(
+        [
+            NOTE,
+            "# Metrics\n",
+            "`cdc status --metrics FILE` writes them, all as gauges. Each has the labels `lake`, the location of the"
+            " tables, and `prefix`, that of `[lake]`; some have one more. What is not known has no sample.\n",
+            _table(("metric", "label", "meaning"), *rows),
+        ]
+    )
+
+
 PAGES = {
     "commands.md": commands,
     "configuration.md": configuration,
     "states.md": states,
+    "metrics.md": gauges,
     "types.md": types,
     "tables.md": tables,
 }

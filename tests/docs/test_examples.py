@@ -25,6 +25,7 @@ from tests.support_postgres import fresh_database
 from toolkit.api import Toolkit
 from toolkit.cli import main
 from toolkit.demo.server import EmbeddedServer
+from toolkit.ops import metrics
 from toolkit.values import config
 from toolkit.values.resources import ROOT
 
@@ -113,6 +114,7 @@ def test_scheduled_commands_parse(block: Block, tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     if block.language == "yaml":
         assert yaml.safe_load(block.text)
+        assert set(re.findall(r"\bcdc_\w+", block.text)) <= {gauge.name for gauge in metrics.GAUGES}
     for line in re.findall(r"(?:&& |run: )(\S*cdc (?!-)[a-z]+.*?)(?= >>|$)", block.text, re.MULTILINE):
         _parse(shlex.split(line), tmp_path)
     assert block.language == "yaml" or "cdc " in block.text

@@ -42,9 +42,9 @@ REASONS = {
     "make": "The targets are how tests, site and demo are run themselves.",
     "sources": "tests/e2e/test_many_sources.py runs several sources, of which each has a file of its own.",
     "demo": "tests/e2e/test_demo.py runs `cdc demo`.",
-    "service": "It is for a program that is not here: systemd, GitHub, GitLab or Airflow. Its commands are parsed.",
+    "service": "It is for another program: systemd, GitHub, GitLab, Airflow or Prometheus. Its commands are parsed.",
 }
-_OF_A_SERVICE = re.compile(r"^(on|jobs|lake|concurrency):|^from airflow", re.MULTILINE)
+_OF_A_SERVICE = re.compile(r"^(on|jobs|lake|concurrency|groups):|^from airflow", re.MULTILINE)
 
 
 def execution(block: Block) -> str:

@@ -14,7 +14,9 @@ from tests import commands
 from tests.postgres.test_snapshot_log import Killed, current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
+from tests.support_postgres import fresh_database
 from toolkit.capture import copy, copy_workers, initialise, stages
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import tables
 from toolkit.ops import status_report
 from toolkit.rawlog import states
@@ -256,6 +258,19 @@ def test_commands_out_of_order_are_refused_by_name(config: Config) -> None:
     sql(config, f"select pg_drop_replication_slot('{config.source.slot}')")
     commands.init(config)
     _proven_whole(config)
+
+
+def test_the_slot_of_another_database_is_no_done_stage(config: Config, pg: EmbeddedServer) -> None:
+    """`cdc status` before `cdc init` counted any slot of the configured name."""
+    with fresh_database(pg) as elsewhere:
+        other = config.source.model_copy(update={"conninfo": elsewhere})
+        with slot.create_slot(other, config.source.slot, cut_seconds=config.check.cut_seconds):
+            pass
+        with connection.connect(config.source) as conn:
+            (found,) = (str(stage) for stage in stages.stages(ledger_of(config), conn) if stage.name == "slot")
+        assert "slot" not in done(config) and " belongs to database " in found
+        with connection.connect(other) as conn:
+            slot.drop_slot(conn, config.source.slot)
 
 
 def test_what_was_taken_away_is_seen_and_put_back(config: Config) -> None:

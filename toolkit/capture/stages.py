@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.rawlog.states import not_copied
+from toolkit.values.errors import SlotRefused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +70,10 @@ def _slot(rules: CaptureRules, conn: Connection, last: BatchRecord | None) -> St
     state = slot.read_slot(conn, rules.source.slot)
     if state is None:
         return Stage("slot", False, f"slot {rules.source.slot} does not exist")
+    try:
+        slot.require_ours(state)
+    except SlotRefused as refused:
+        return Stage("slot", False, f"slot {state.name} {refused.found}")
     if last is not None and state.confirmed_flush_lsn > last.complete_to:
         return Stage("slot", False, f"slot {state.name} is ahead of the ledger: its generation was not begun")
     return Stage("slot", not state.lost, f"slot {state.name} is lost" if state.lost else f"slot {state.name}")

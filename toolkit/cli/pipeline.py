@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -299,14 +300,24 @@ def audit(ctx: Context, tables: tuple[str, ...]) -> int:
 
 @main.command()
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 also when something is wrong.")
+@click.option(
+    "--metrics",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also replace this file by metrics in the text format of Prometheus.",
+)
 @command
-def status(ctx: Context, exit_zero: bool) -> int:
+def status(ctx: Context, exit_zero: bool, metrics: Path | None) -> int:
     """Show the source, positions, the last check and each table. Exit code 3 when anything is wrong.
 
     These are wrong: a stale table, a failed last check, a source that cannot be read, and a source that a drain
     would refuse.
     """
     found = ctx.toolkit.status()
+    if metrics is not None:
+        from toolkit.ops import metrics as written
+
+        written.write(metrics, found, ctx.config.lake_access)
     ctx.show(found)
     return NOT_PROVEN if found.failing and not exit_zero else 0
 
