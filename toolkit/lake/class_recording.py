@@ -17,8 +17,8 @@ from toolkit.lake import pandas_on_demand, session
 from toolkit.lake.class_archive import place
 from toolkit.lake.java import find_java
 from toolkit.values import progress
-from toolkit.values.config import Config
 from toolkit.values.errors import JavaMissing
+from toolkit.values.lake_access import LakeAccess, LakeConfig
 from toolkit.values.log_setup import logger
 
 _log = logger(__name__)
@@ -100,7 +100,8 @@ def record(archive: str, lake: str, settings: Mapping[str, str]) -> None:
     """Run typical statements on a lake of its own, in a JVM that writes the archive as it ends."""
     pandas_on_demand.enable()
     option = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={archive}"', "spark.master": "local[1]"}
-    spark = session.own_session(Config(root=Path(lake), spark={**settings, **option}).lake_access)
+    # Not a `Config`, which reads the environment: these statements must not run on the user's lake.
+    spark = session.own_session(LakeAccess(Path(lake), LakeConfig(), {**settings, **option}))
     for statement in _TYPICAL:
         spark.sql(statement).collect()
     spark.sparkContext.parallelize([0], 1).map(str).collect()

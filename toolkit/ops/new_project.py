@@ -11,7 +11,7 @@ from pathlib import Path
 
 from toolkit import __version__
 from toolkit.build import project
-from toolkit.values.config import Config
+from toolkit.values.config import DbtConfig, DbtProject
 from toolkit.values.errors import ConfigError
 from toolkit.values.resources import FOLDER, SCAFFOLD
 
@@ -43,6 +43,7 @@ def create(folder: Path) -> tuple[Path, ...]:
             shutil.copyfile(source, folder / "notebooks" / source.name)  # with the modes of the account's own files
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror}; change its permissions or name another folder") from None
-    project.ensure(Config(root=folder).dbt_project)
+    defaults = DbtConfig()  # whatever the environment says of another folder
+    project.ensure(DbtProject(folder.resolve() / defaults.project_dir, defaults.threads))
     written = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return tuple(sorted(path for path in written if path.parts[0] != _VENV))
