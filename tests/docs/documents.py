@@ -10,7 +10,7 @@ from pathlib import Path
 from toolkit.values.resources import ROOT
 
 #: What a fenced block may be. Each language but `text`, which is for output and pictures, has a test.
-LANGUAGES = ("sh", "toml", "sql", "cron", "ini", "yaml", "jinja", "python", "text")
+LANGUAGES = ("sh", "toml", "sql", "cron", "ini", "yaml", "jinja", "python", "dockerfile", "text")
 _FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _GENERATED = "<!-- Generated"
 

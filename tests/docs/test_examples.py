@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import configparser
 import importlib
+import json
 import re
 import shlex
 import subprocess
@@ -114,10 +115,22 @@ def test_scheduled_commands_parse(block: Block, tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     if block.language == "yaml":
         assert yaml.safe_load(block.text)
+        for arguments in re.findall(r"args: (\[.*\])", block.text):
+            _parse(["cdc", *json.loads(arguments)], tmp_path)
         assert set(re.findall(r"\bcdc_\w+", block.text)) <= {gauge.name for gauge in metrics.GAUGES}
     for line in re.findall(r"(?:&& |run: )(\S*cdc (?!-)[a-z]+.*?)(?= >>|$)", block.text, re.MULTILINE):
         _parse(shlex.split(line), tmp_path)
     assert block.language == "yaml" or "cdc " in block.text
+
+
+@unit
+@pytest.mark.parametrize("block", blocks("dockerfile"), ids=str)
+def test_commands_of_an_image_parse(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^RUN (cdc .*)$", block.text, re.MULTILINE)
+    assert lines and 'ENTRYPOINT ["cdc"]' in block.text
+    for line in lines:
+        _parse(shlex.split(line), tmp_path)
 
 
 @unit

@@ -42,16 +42,18 @@ REASONS = {
     "make": "The targets are how tests, site and demo are run themselves.",
     "sources": "tests/e2e/test_many_sources.py runs several sources, of which each has a file of its own.",
     "demo": "tests/e2e/test_demo.py runs `cdc demo`.",
-    "service": "It is for another program: systemd, GitHub, GitLab, Airflow or Prometheus. Its commands are parsed.",
+    "service": "It is for a program such as systemd, GitHub, Airflow, Docker or Prometheus. Its commands are parsed.",
 }
-_OF_A_SERVICE = re.compile(r"^(on|jobs|lake|concurrency|groups):|^from airflow", re.MULTILINE)
+_OF_A_SERVICE = re.compile(r"^(on|jobs|lake|concurrency|groups|apiVersion):|^from airflow", re.MULTILINE)
 
 
 def execution(block: Block) -> str:
     """Say where a block is executed, or for which reason it is not."""
     if block.language == "text":
         return "output"
-    if block.language == "ini" or (block.language in ("yaml", "python") and _OF_A_SERVICE.search(block.text)):
+    if block.language in ("ini", "dockerfile") or (
+        block.language in ("yaml", "python") and _OF_A_SERVICE.search(block.text)
+    ):
         return "service"
     if block.page == "README.md" and block.language in ("sh", "sql") and "make demo" not in block.text:
         return "test_quick_start.py"

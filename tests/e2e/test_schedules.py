@@ -23,6 +23,15 @@ from toolkit.values.resources import SCAFFOLD
 
 pytestmark = pytest.mark.e2e
 
+#: Each schedule, with the word of its limit of time. Cron has none.
+_SCHEDULES = {
+    "airflow_dag.py": "execution_timeout",
+    "cdc.service": "TimeoutStartSec",
+    "cronjob.yaml": "activeDeadlineSeconds",
+    "crontab": "",
+    "github.yml": "timeout-minutes",
+    "gitlab-ci.yml": "timeout:",
+}
 #: Stands for a whole run whose check found a difference: neither a source nor Spark is needed for what follows it.
 _RED = """
 import sys
@@ -71,6 +80,9 @@ def _lines(path: Path) -> Iterator[str]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".yml":
         yield from (line for line in _strings(yaml.safe_load(text)) if " run" in line and "cdc" in line)
+    elif path.suffix == ".yaml":
+        (container,) = yaml.safe_load(text)["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+        yield shlex.join([".venv/bin/cdc", *container["args"]])  # the image's entry point
     elif path.suffix == ".py":
         runpy.run_path(str(path))
         yield from (task.bash_command for task in Dag.made[-1].tasks)
@@ -89,7 +101,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("run", ["down", "red"])
-@pytest.mark.parametrize("name", ["airflow_dag.py", "cdc.service", "crontab", "github.yml", "gitlab-ci.yml"])
+@pytest.mark.parametrize("name", _SCHEDULES)
 def test_a_schedule_makes_a_bad_run_loud(folder: Path, name: str, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_airflow(monkeypatch)
     _plant(folder, run)
@@ -105,14 +117,14 @@ def test_a_schedule_makes_a_bad_run_loud(folder: Path, name: str, run: str, monk
 def test_the_schedules_are_all_run_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_airflow(monkeypatch)
     found = {p.name for p in (folder / "schedule").iterdir() if any(" run" in line for line in _lines(p))}
-    assert found == {"airflow_dag.py", "cdc.service", "crontab", "github.yml", "gitlab-ci.yml"}
+    assert found == set(_SCHEDULES)
     assert len(list((SCAFFOLD / "schedule").iterdir())) == len(found) + 2  # the timer, and the unit that reports
 
 
 def test_no_schedule_waits_for_ever(folder: Path) -> None:
     texts = {path.name: path.read_text(encoding="utf-8") for path in (folder / "schedule").iterdir()}
-    limits = {"airflow_dag.py": "execution_timeout", "cdc.service": "TimeoutStartSec", "github.yml": "timeout-minutes"}
-    assert [name for name, word in (limits | {"gitlab-ci.yml": "timeout:"}).items() if word not in texts[name]] == []
+    limits = {name: word for name, word in _SCHEDULES.items() if word}
+    assert [name for name, word in limits.items() if word not in texts[name]] == []
 
 
 def test_systemd_takes_the_units(folder: Path) -> None:
@@ -120,7 +132,7 @@ def test_systemd_takes_the_units(folder: Path) -> None:
         pytest.skip("systemd-analyze is not installed")
     _plant(folder, "down")
     units = folder.parent / "units"
-    shutil.copytree(folder / "schedule", units, ignore=shutil.ignore_patterns("*.yml", "*.py", "crontab"))
+    shutil.copytree(folder / "schedule", units, ignore=shutil.ignore_patterns("*.yml", "*.yaml", "*.py", "crontab"))
     for unit in units.iterdir():
         text = unit.read_text(encoding="utf-8").replace("/usr/local/bin/page-us", "/bin/true")
         unit.write_text(text, encoding="utf-8")

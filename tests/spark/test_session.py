@@ -210,7 +210,7 @@ from toolkit.values.config import Config
 options = {"spark.driver.extraJavaOptions": f"-Xlog:class+load:file={sys.argv[2]}"}
 access = Config(root=Path(sys.argv[1]), spark=options).lake_access
 if sys.argv[3:]:
-    print(class_recording.make_missing(session.spark_settings(access)))
+    print(class_recording.prepare(access))
 spark = session.own_session(access)
 spark.sql("CREATE TABLE current.t (a INT) USING iceberg")
 session.stop_session()
@@ -325,7 +325,7 @@ session.stop_session()
 def test_the_jars_are_where_the_lock_looks_for_them(spark: SparkSession) -> None:
     loaded = spark._jvm.java.lang.System.getProperty("spark.repl.local.jars")  # type: ignore[union-attr]
     assert "/.ivy2.5.2/jars/" in loaded
-    assert jars._IVY == "~/.ivy2.5.2"
+    assert jars._IVY == ".ivy2.5.2"
 
 
 def test_a_jar_with_another_hash_starts_no_session(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def test_a_new_folder_has_all_that_a_user_needs(tmp_path: Path) -> None:
     names = (
         ".gitignore",
         "requirements.txt",
+        "Dockerfile",
         "schedule/crontab",
         "schedule/airflow_dag.py",
         "ci/github.yml",
@@ -84,7 +85,9 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted(p for f in ("ci", "schedule") for p in (SCAFFOLD / f).iterdir()), ids=lambda p: p.name
+    "path",
+    sorted(p for f in ("", "ci", "schedule") for p in (SCAFFOLD / f).iterdir() if f or p.name == "Dockerfile"),
+    ids=lambda p: p.name,
 )
 def test_the_guide_shows_the_same_schedules(path: Path) -> None:
     assert path.read_text(encoding="utf-8") in [block.text for block in blocks()]

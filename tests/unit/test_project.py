@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -352,6 +353,16 @@ def _failed_of_user(
     monkeypatch.setattr(dbt_run, "_dbt", lambda *_: (None, [result]))
     project.ensure(config.dbt_project)
     return dbt_run._invoke(config.lake_access, ["run"], lambda: None, dbt=config.dbt_project)[1]
+
+
+def test_a_refusal_of_the_system_without_a_file_says_where_it_happened() -> None:
+    """Without `/dev/shm`, dbt makes no lock, and the message was "[Errno 13] Permission denied"."""
+    try:
+        os.kill(2**22 + 1, 0)
+    except ProcessLookupError as error:
+        said = dbt_run._message(error, [])
+    assert re.fullmatch(rf"building: \[Errno 3\] No such process at {__file__}:\d+; correct it .*", said)
+    assert " at " not in dbt_run._message(FileNotFoundError(2, "No such file or directory", "/x"), [])
 
 
 @pytest.mark.parametrize("made", [[], ["marts.public__t"], ["history.public__t"]])

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -386,7 +387,11 @@ def _message(exception: BaseException | None, results: list[Any]) -> str:
     for result in results:
         if result.status in _FAILED:
             return f"building {result.node.name}: {_corrected(result)}"
-    return f"building: {_line(str(exception or 'dbt did not finish'))}; correct it and run `cdc build` again"
+    found = _line(str(exception or "dbt did not finish"))
+    if isinstance(exception, OSError) and exception.filename is None and exception.__traceback__ is not None:
+        place = traceback.extract_tb(exception.__traceback__)[-1]  # such as a lock that needs /dev/shm
+        found += f" at {place.filename}:{place.lineno}"
+    return f"building: {found}; correct it and run `cdc build` again"
 
 
 def _line(text: str) -> str:

@@ -287,6 +287,21 @@ def maintain(ctx: Context) -> None:
 
 
 @main.command()
+@command
+def prepare(ctx: Context) -> None:
+    """Download the jars that Spark needs for this configuration, and archive its classes.
+
+    It is for the build of an image, and for a machine that cannot download later. It reads neither source nor lake.
+    """
+    from toolkit.lake import class_recording, jars, session
+
+    access = ctx.config.lake_access
+    archive = class_recording.prepare(access)
+    folder = jars.folder_of(session.spark_settings(access))
+    ctx.show({"jars": str(folder), "archive": None if archive is None else str(archive)})
+
+
+@main.command()
 @click.argument("tables", nargs=-1)
 @command
 def audit(ctx: Context, tables: tuple[str, ...]) -> int:

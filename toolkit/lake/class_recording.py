@@ -43,6 +43,25 @@ _TYPICAL = (
 )
 
 
+def prepare(access: LakeAccess) -> Path | None:
+    """Download the jars that Spark needs for a lake, compare them with their hashes, and make the archive.
+
+    The lake is not opened. Return the archive; None if this runtime cannot make one.
+
+    Raises:
+        JavaMissing: there is no Java that Spark can use.
+        LakeError: Spark does not start, or a jar is not the one that this version is made for.
+    """
+    settings = session.spark_settings(access)
+    with tempfile.TemporaryDirectory(prefix="cdc-classes-") as lake:
+        work_dir = LakeConfig(work_dir=str(access.work_dir))  # it has Spark's log, which an error names
+        session.own_session(LakeAccess(Path(lake), work_dir, _of_jars(settings)))
+        session.stop_session()
+    make_missing(settings)
+    archive = place(find_java().parent.parent, settings)
+    return archive if archive.is_file() else None
+
+
 def make_missing(settings: Mapping[str, str]) -> Path | None:
     """Make the archive for this machine's Java runtime and the jars of the settings, and delete those no longer used.
 
@@ -57,6 +76,10 @@ def make_missing(settings: Mapping[str, str]) -> Path | None:
     return None
 
 
+def _of_jars(settings: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in settings.items() if key.startswith("spark.jars.")}
+
+
 def _make(target: Path, settings: Mapping[str, str]) -> Path | None:
     target.parent.mkdir(parents=True, exist_ok=True)
     for other in target.parent.glob("classes-*.jsa"):
@@ -67,7 +90,7 @@ def _make(target: Path, settings: Mapping[str, str]) -> Path | None:
             other.unlink(missing_ok=True)
     partial = target.with_name(f".{target.stem}.{os.getpid()}.jsa")
     try:
-        said = _run(str(partial), {key: value for key, value in settings.items() if key.startswith("spark.jars.")})
+        said = _run(str(partial), _of_jars(settings))
         if not partial.is_file():
             _log.warning("no archive of Spark's classes", extra={"reason": said or "the JVM wrote none"})
             return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
+import pwd
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -16,8 +18,8 @@ _LOCK = Path(__file__).with_name("jars.lock")
 PINNED: dict[str, str] = dict(
     line.split() for line in _LOCK.read_text(encoding="ascii").splitlines() if not line.startswith("#")
 )
-#: Where Spark keeps what it resolves, unless `spark.jars.ivy` says otherwise.
-_IVY = "~/.ivy2.5.2"
+#: Where Spark keeps what it resolves in the home folder, unless `spark.jars.ivy` says otherwise.
+_IVY = ".ivy2.5.2"
 #: What Spark would resolve with a jar of the lock file, although no class of that jar needs it at run time.
 _NOT_NEEDED = {
     "org.postgresql:postgresql": ("org.checkerframework:checker-qual",),
@@ -42,7 +44,13 @@ def settings_for(*artifacts: str) -> dict[str, str]:
 
 def folder_of(settings: Mapping[str, str]) -> Path:
     """Return the folder of the jars that Spark resolves."""
-    return Path(settings.get("spark.jars.ivy") or _IVY).expanduser() / "jars"
+    if named := settings.get("spark.jars.ivy"):
+        return Path(named).expanduser() / "jars"
+    try:
+        home = pwd.getpwuid(os.getuid()).pw_dir  # Java's home folder, whatever HOME says
+    except KeyError:  # Spark does not start in an account without a name
+        home = "~"
+    return Path(home, _IVY).expanduser() / "jars"
 
 
 @contextmanager
