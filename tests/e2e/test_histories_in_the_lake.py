@@ -50,6 +50,7 @@ def test_what_dbt_built_of_a_history_is_what_select_showed(
                 findings += follower.look()
             for at in sorted(follower.points)[:-1]:
                 findings += follower.again(at)
+            findings += follower.remembered()
             seen = follower.points[max(follower.points)]
             checked = [t for t in commands.check(config).tables if t.relid in seen]
             findings += [f"{t.table} differs: {t.reason}" for t in checked if t.status == CheckStatus.DIFFERENT]
@@ -58,3 +59,4 @@ def test_what_dbt_built_of_a_history_is_what_select_showed(
         print(f"\nhistories in the lake by {way}, {played}: {json.dumps(follower.counts)}")
     assert not findings, "\n".join(findings)
     assert follower.counts["exact"] > 2 * follower.counts["stale"] > 0
+    assert follower.counts["remembered"] and follower.counts["planted"]
