@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,20 @@ def test_a_source_that_is_refused_turns_the_metrics_too(
     assert [found[name, ""] for name in ("cdc_ok", "cdc_source_ok", "cdc_lake_ok")] == [0, 0, 1]
     assert [value for (name, _), value in found.items() if name == "cdc_table_ok"] == [0]
     assert ("cdc_slot_retained_bytes", "") not in found
+
+
+def test_a_status_that_cannot_be_read_is_not_ok(
+    config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The file of an earlier run stayed, and said of a lake that is gone that all is well."""
+    path = tmp_path / "cdc.prom"
+    assert _written(config, monkeypatch, path)[0] == 0 and _read(path)["cdc_ok", ""] == 1
+    shutil.rmtree(config.lake_access.work_dir)
+    code, said = _written(config, monkeypatch, path)
+    assert code == 1 and "run `cdc init`" in said
+    found = _read(path)
+    assert found.keys() == {("cdc_ok", ""), ("cdc_status_time_seconds", "")}
+    assert found["cdc_ok", ""] == 0 and abs(time.time() - found["cdc_status_time_seconds", ""]) < 60
 
 
 def test_times_are_those_of_the_proofs_and_the_worse_of_two_tables_counts(config: Config, tmp_path: Path) -> None:

@@ -328,11 +328,14 @@ def status(ctx: Context, exit_zero: bool, metrics: Path | None) -> int:
     These are wrong: a stale table, a failed last check, a source that cannot be read, and a source that a drain
     would refuse.
     """
-    found = ctx.toolkit.status()
-    if metrics is not None:
-        from toolkit.ops import metrics as written
+    found = None
+    try:
+        found = ctx.toolkit.status()
+    finally:
+        if metrics is not None:  # also that there is no status: the file must not go on to say that all is well
+            from toolkit.ops.metrics import write
 
-        written.write(metrics, found, ctx.config.lake_access)
+            write(metrics, found, ctx.config.lake_access)
     ctx.show(found)
     return NOT_PROVEN if found.failing and not exit_zero else 0
 

@@ -7,7 +7,7 @@ Times are absolute, so that an age is right at any time after the file was writt
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -38,9 +38,9 @@ class Gauge:
     read: Callable[[Status], float | Samples | None]
     label: str = ""
 
-    def family(self, status: Status, where: dict[str, str]) -> Metric:
-        """Return it with its samples. `where` are the labels of all metrics."""
-        read, values = self.read(status), dict[str, float]()
+    def family(self, read: float | Samples | None, where: dict[str, str]) -> Metric:
+        """Return it with these samples. `where` are the labels of all metrics."""
+        values = dict[str, float]()
         for label, value in [("", read)] if read is None or isinstance(read, int | float) else read:
             if value is not None:  # a collector refuses a file with two samples of one table: the worse one counts
                 values[label] = min(value, values.get(label, value))
@@ -54,8 +54,11 @@ def _ago(seconds: int | None) -> float | None:
     return None if seconds is None else round(time.time()) - seconds
 
 
+_OK = Gauge("cdc_ok", "1 if nothing is wrong, as with exit code 0 of this command.", lambda s: not s.failing)
+_WRITTEN = Gauge("cdc_status_time_seconds", "Time at which these metrics were written.", lambda _: round(time.time()))
 GAUGES = (
-    Gauge("cdc_ok", "1 if nothing is wrong, as with exit code 0 of this command.", lambda s: not s.failing),
+    _OK,
+    _WRITTEN,
     Gauge("cdc_source_ok", "1 if the source can be read and drained.", lambda s: s.problem is None),
     Gauge("cdc_lake_ok", "1 if the lake can be read and written.", lambda s: s.lake is None),
     Gauge("cdc_alerts", "Number of alerts.", lambda s: len(s.alerts)),
@@ -129,21 +132,29 @@ GAUGES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class _Families:
-    def __init__(self, status: Status, access: LakeAccess) -> None:
-        self._status, self._where = status, {"lake": access.warehouse, "prefix": access.names.prefix}
+    families: tuple[Metric, ...]
 
-    def collect(self) -> Iterator[Metric]:
-        return (gauge.family(self._status, self._where) for gauge in GAUGES)
+    def collect(self) -> tuple[Metric, ...]:
+        return self.families
 
 
-def write(path: Path, status: Status, access: LakeAccess) -> None:
+def write(path: Path, status: Status | None, access: LakeAccess) -> None:
     """Replace the file by the metrics of `status`. All have the labels `lake`, its warehouse, and `prefix`.
+
+    Without a status, because reading it failed, `cdc_ok` is 0, and all that is not known is left out.
 
     Raises:
         ConfigError: the file cannot be written.
     """
+    where = {"lake": access.warehouse, "prefix": access.names.prefix}
+    families: tuple[Metric, ...]
+    if status is None:
+        families = (_OK.family(0, where), _WRITTEN.family(round(time.time()), where))
+    else:
+        families = tuple(gauge.family(gauge.read(status), where) for gauge in GAUGES)
     try:
-        write_whole(path, generate_latest(_Families(status, access)))
+        write_whole(path, generate_latest(_Families(families)))
     except OSError as error:
         raise ConfigError(f"--metrics {path}: {error.strerror}; name a file that can be written") from None
