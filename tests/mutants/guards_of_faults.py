@@ -11,6 +11,7 @@ _JVM = "tests/unit/test_jvm_end.py::test_each_command_names_a_jvm_that_was_kille
 _REBUILD = "tests/dbt/test_rebuild.py::"
 _OTHERS = "tests/dbt/test_small_tables.py::test_a_table_that_another_process_changes_is_left_to_its_model"
 _MERGED = "tests/dbt/test_merge.py::test_merges_into_a_large_table_equal_a_full_rebuild"
+_METRICS = "tests/postgres/test_metrics.py::"
 _TORN = (
     "tests/e2e/test_quality_check.py::"
     "test_a_table_of_which_the_metadata_is_torn_does_not_keep_the_others_from_their_proof"
@@ -245,5 +246,34 @@ GUARDS_OF_FAULTS = (
         "builds.append((table.relid, None))",
         "pass",
         _TORN,
+    ),
+    Guard(
+        "the recording of classes on the lake that the environment names",
+        "toolkit/lake/class_recording.py",
+        "LakeAccess(Path(lake), LakeConfig(), {**settings, **option})",
+        "__import__('toolkit.values.config', fromlist=['']).Config(root=Path(lake), spark={**settings, **option})"
+        ".lake_access",
+        "tests/spark/test_session.py::test_a_jvm_takes_its_classes_from_the_archive",
+    ),
+    Guard(
+        "metrics of a status that cannot be read",
+        "toolkit/cli/pipeline.py",
+        "if metrics is not None:",
+        "if metrics is not None and found is not None:",
+        f"{_METRICS}test_a_status_that_cannot_be_read_is_not_ok",
+    ),
+    Guard(
+        "the worse of two samples of a table",
+        "toolkit/ops/metrics.py",
+        "min(value, values.get(label, value))",
+        "max(value, values.get(label, value))",
+        f"{_METRICS}test_times_are_those_of_the_proofs_and_the_worse_of_two_tables_counts",
+    ),
+    Guard(
+        "the slot of another database as a stage that is done",
+        "toolkit/capture/stages.py",
+        "slot.require_ours(state)",
+        "pass",
+        "tests/postgres/test_stages.py::test_the_slot_of_another_database_is_no_done_stage",
     ),
 )
