@@ -355,6 +355,25 @@ def _failed_of_user(
     return dbt_run._invoke(config.lake_access, ["run"], lambda: None, dbt=config.dbt_project)[1]
 
 
+def test_after_an_interruption_dbt_does_not_run_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With models of the user's, Ctrl-C while dbt read the project was followed by a whole run without them."""
+    from dbt.parser.manifest import ManifestLoader
+
+    read: list[object] = []
+
+    def interrupted(loader: object) -> None:
+        read.append(loader)
+        raise KeyboardInterrupt
+
+    models.write(config.lake_access, [], dbt=config.dbt_project)
+    write(config.dbt_project.folder / "models" / "mine.sql", "select 1 as id")
+    config.lake_access.work_dir.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(ManifestLoader, "load", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        dbt_run._invoke(config.lake_access, ["run"], lambda: None, dbt=config.dbt_project)
+    assert len(read) == 1
+
+
 def test_a_refusal_of_the_system_without_a_file_says_where_it_happened() -> None:
     """Without `/dev/shm`, dbt makes no lock, and the message was "[Errno 13] Permission denied"."""
     try:

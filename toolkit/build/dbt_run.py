@@ -345,6 +345,8 @@ def _dbt(access: LakeAccess, arguments: list[str]) -> tuple[BaseException | None
                 stage.add()
 
         outcome = dbt.dbtRunner(callbacks=[note]).invoke(arguments)
+    if isinstance(outcome.exception, KeyboardInterrupt):  # dbt makes a result of it, and is run again for some results
+        raise outcome.exception
     return outcome.exception, list(getattr(outcome.result, "results", None) or [])
 
 
