@@ -345,7 +345,7 @@ def _dbt(access: LakeAccess, arguments: list[str]) -> tuple[BaseException | None
                 stage.add()
 
         outcome = dbt.dbtRunner(callbacks=[note]).invoke(arguments)
-    if isinstance(outcome.exception, KeyboardInterrupt):  # dbt makes a result of it, and is run again for some results
+    if isinstance(outcome.exception, KeyboardInterrupt):  # dbt catches it; after other errors it runs again
         raise outcome.exception
     return outcome.exception, list(getattr(outcome.result, "results", None) or [])
 
