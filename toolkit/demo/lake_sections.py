@@ -12,21 +12,22 @@ if TYPE_CHECKING:
     from toolkit.demo.loopback import ObjectStore, Standalone
     from toolkit.demo.server import EmbeddedServer
 
+#: One compiler alone gets 48 MB for its code. Spark fills them with the classes that it generates, and the JVM ends.
+QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 #: Lake and Spark on this machine.
-LOCAL = """\
+LOCAL = f"""\
 [lake]
 warehouse = "lake/warehouse"
 uri = "jdbc:sqlite:lake/catalog.db"
 
 # For tables this small the JVM's second compiler costs more than it saves. Leave it on for a real lake.
 [spark]
-"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1"
+"spark.driver.extraJavaOptions" = "{QUICK}"
 """
 
 
 def on_servers(server: EmbeddedServer, database: str, store: ObjectStore, spark: Standalone) -> str:
     """Return the sections of a lake on servers: its catalog is `database`. The keys end with them."""
-    quick = "-XX:TieredStopAtLevel=1"
     sections = {
         "lake": {
             "warehouse": store.warehouse,
@@ -43,8 +44,8 @@ def on_servers(server: EmbeddedServer, database: str, store: ObjectStore, spark:
             "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
             "spark.executorEnv.PYTHONPATH": str(ROOT),  # the toolkit need not be installed
             **{f"spark.executorEnv.{name}": value for name, value in store.environment.items()},
-            "spark.driver.extraJavaOptions": quick,
-            "spark.executorEnv.JDK_JAVA_OPTIONS": quick,
+            "spark.driver.extraJavaOptions": QUICK,
+            "spark.executorEnv.JDK_JAVA_OPTIONS": QUICK,
         },
     }
     return "\n".join(
