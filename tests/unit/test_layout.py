@@ -114,6 +114,19 @@ def _wrong_imports(module: str, text: str) -> list[str]:
     return sorted(name for name in names if not _may_import(room, _room(name)))
 
 
+def _makes_a_config(text: str) -> bool:
+    made = (node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    return any("Config" in (getattr(called, "id", ""), getattr(called, "attr", "")) for called in made)
+
+
+def test_only_its_own_module_makes_a_configuration() -> None:
+    """Made elsewhere, it names the lake of the environment: the recording of classes wrote there."""
+    assert _makes_a_config("Config(root=folder)") and _makes_a_config("config.Config()")
+    assert not _makes_a_config("LakeConfig()")
+    made = [_name(path) for path in MODULES if _makes_a_config(path.read_text(encoding="utf-8"))]
+    assert made == ["toolkit.values.config"]
+
+
 @pytest.mark.parametrize("path", MODULES, ids=_name)
 def test_imports_point_one_way(path: Path) -> None:
     assert _wrong_imports(_name(path), path.read_text(encoding="utf-8")) == []

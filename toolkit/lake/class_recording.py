@@ -54,8 +54,8 @@ def prepare(access: LakeAccess) -> Path | None:
     """
     settings = session.spark_settings(access)
     with tempfile.TemporaryDirectory(prefix="cdc-classes-") as lake:
-        work_dir = LakeConfig(work_dir=str(access.work_dir))  # it has Spark's log, which an error names
-        session.own_session(LakeAccess(Path(lake), work_dir, _of_jars(settings)))
+        empty = LakeConfig(work_dir=str(access.work_dir))  # which gets Spark's log, since an error names it
+        session.own_session(LakeAccess(Path(lake), empty, _of_jars(settings)))
         session.stop_session()
     make_missing(settings)
     archive = place(find_java().parent.parent, settings)
