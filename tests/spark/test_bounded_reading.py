@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +87,25 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
 def _from_disk() -> int:
     """Give the bytes that this process has read, as the kernel counts them."""
     return int(Path("/proc/self/io").read_text(encoding="ascii").split()[1])
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_reading_of_the_log_is_freed_at_its_last_use(spark: SparkSession, lake: Config, checkpoint: bool) -> None:
+    """Not later by the collector, which does not count rows: a check of many tables had several readings at once."""
+    _old_log(lake, 10, 2_000, 10)
+    if checkpoint:
+        ledger_of(lake).write_checkpoint()
+    ledger = ledger_of(lake)
+    gc.collect()
+    gc.disable()
+    try:
+        assert len(ledger.latest_versions()) == 1 and len(ledger.ddl_events()) == 10
+        assert (ledger.current() is ledger) is not checkpoint
+        left = weakref.ref(ledger)
+        del ledger
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def _asked(lake: Config) -> list[str]:

@@ -41,7 +41,8 @@ def parted(config: Config, events: Sequence[Event], head: int, cut: int) -> tupl
     tail = [row for row in later if row["kind"] in checkpoint.DECIDING]
     if not checkpoint.serves(carried, tail):
         return log, False
-    return CurrentReading(log, carried, tail, lambda: [r for r in later if r["kind"] == Kind.DDL]), True
+    kinds = checkpoint.by_kind(carried, tail)
+    return CurrentReading(log, kinds, lambda: [r for r in later if r["kind"] == Kind.DDL]), True
 
 
 def said(log: LogReading, proofs: dict[int, Lsn], head: int) -> tuple[Any, ...]:

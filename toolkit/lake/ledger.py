@@ -6,7 +6,7 @@ committed against exactly what was read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -85,7 +85,7 @@ class Ledger(LogReading):
         """Discard what was read; the next question reads again."""
         self.__dict__.pop("_snapshot", None)
         self.__dict__.pop("_events", None)
-        self.__dict__.pop("_current", None)
+        self.__dict__.pop("_current_events", None)
         self._recorded.clear()
 
     def last(self) -> BatchRecord | None:
@@ -124,21 +124,25 @@ class Ledger(LogReading):
 
     def current(self) -> LogReading:
         """Return a reading of the present state, from the newest checkpoint on. Without one it is this reading."""
-        return self._current
-
-    @cached_property
-    def _current(self) -> LogReading:
-        last = self.last()
-        if last is None or last.checkpoint is None:
+        last, events = self.last(), self._current_events
+        if last is None or events is None:
             return self
         later = ("batch_id", ">", last.checkpoint)
-        at = ("batch_id", "=", last.checkpoint)
-        made = self._read([[("kind", "=", Kind.CHECKPOINT), at]], ("payload",))
-        tail = self._scan([[("kind", "in", checkpoint.DECIDING), later]])
+        return checkpoint.CurrentReading(self, events, lambda: self._scan([[("kind", "=", Kind.DDL), later]]))
+
+    @cached_property
+    def _current_events(self) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:
+        """Read the events of the newest checkpoint and those since; None if no checkpoint serves.
+
+        The reading of them is not kept, because it refers to this one: Python frees what refers to itself much later.
+        """
+        last = self.last()
+        if last is None or last.checkpoint is None:
+            return None
+        made = self._read([[("kind", "=", Kind.CHECKPOINT), ("batch_id", "=", last.checkpoint)]], ("payload",))
+        tail = self._scan([[("kind", "in", checkpoint.DECIDING), ("batch_id", ">", last.checkpoint)]])
         carried = checkpoint.from_json(made[0]["payload"]) if made else None
-        if carried is None or not checkpoint.serves(carried, tail):
-            return self
-        return checkpoint.CurrentReading(self, carried, tail, lambda: self._scan([[("kind", "=", Kind.DDL), later]]))
+        return checkpoint.by_kind(carried, tail) if carried is not None and checkpoint.serves(carried, tail) else None
 
     @can_fail(Point.CHECKPOINT)
     def write_checkpoint(self) -> None:

@@ -61,7 +61,7 @@ def publish(
     from toolkit.lake.session import own_session
     from toolkit.rawlog.states import live_tables
 
-    ledger = lake.reading()
+    ledger = lake.reread()
     generation = _generation(ledger, report)
     spark = own_session(lake.access)
     check_results.ensure(lake.access, spark)
@@ -108,7 +108,7 @@ def publish(
         followed = shown
     results = [_result(report, result, after[result.relid], result.table in moved, now) for result in report.tables]
     check_results.write(lake.access, lake.access.names.results, results, overwrite=False)
-    table_states.write(lake.reading())
+    table_states.write(lake.reread())
     return tuple(moved)
 
 

@@ -100,6 +100,14 @@ def serves(carried: Iterable[_Row], later: Iterable[_Row]) -> bool:
     )
 
 
+def by_kind(carried: Iterable[_Row], later: Iterable[_Row]) -> Mapping[str, Sequence[_Row]]:
+    """Return the events of a checkpoint and those since by kind, in log order, for a `CurrentReading`."""
+    found: dict[str, list[_Row]] = {kind: [] for kind in (*DECIDING, Kind.DDL)}
+    for row in sorted([*carried, *later], key=order.log_order):
+        found[row["kind"]].append(row)
+    return found
+
+
 class CurrentReading(LogReading):
     """A reading of the present state. It has only the newest pause and the DDL events after a checkpoint.
 
@@ -107,12 +115,9 @@ class CurrentReading(LogReading):
     """
 
     def __init__(
-        self, whole: LogReading, carried: Sequence[_Row], later: Sequence[_Row], ddl: Callable[[], Sequence[_Row]]
+        self, whole: LogReading, events: Mapping[str, Sequence[_Row]], ddl: Callable[[], Sequence[_Row]]
     ) -> None:
-        self._whole, self._ddl = whole, ddl
-        self._events: dict[str, list[_Row]] = {kind: [] for kind in (*DECIDING, Kind.DDL)}
-        for row in sorted([*carried, *later], key=order.log_order):
-            self._events[row["kind"]].append(row)
+        self._whole, self._events, self._ddl = whole, events, ddl
 
     @property
     def rules(self) -> CaptureRules:

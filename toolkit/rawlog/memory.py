@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event
 from toolkit.rawlog.batch import BatchRecord, batch_events
-from toolkit.rawlog.checkpoint import CurrentReading, from_json, kept, to_json
+from toolkit.rawlog.checkpoint import CurrentReading, by_kind, from_json, kept, to_json
 from toolkit.rawlog.event import BULK
 from toolkit.rawlog.reading import LogReading
 from toolkit.values.capture_rules import CaptureRules
@@ -131,7 +131,7 @@ class MemoryReading(LogReading):
 
     @cached_property
     def _current(self) -> CurrentReading:
-        return CurrentReading(self, from_json(to_json(kept(self))), (), tuple)
+        return CurrentReading(self, by_kind(from_json(to_json(kept(self))), ()), tuple)
 
     @cached_property
     def _by_kind(self) -> dict[str, list[Mapping[str, Any]]]:
