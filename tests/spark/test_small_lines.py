@@ -11,6 +11,7 @@ from tests.support_history import column, snapshot
 from toolkit.lake import row_lines, small_lines
 from toolkit.lake.applied import applied
 from toolkit.lake.row_lines import Side
+from toolkit.values import freed_memory, progress
 from toolkit.values.config import Config
 from toolkit.values.lake_types import spark_type
 from toolkit.values.namespaces import Namespaces
@@ -153,3 +154,25 @@ def test_a_file_that_is_gone_is_left_to_spark(spark: SparkSession, lake: Config)
 
     Path(file.removeprefix("file:")).unlink()
     assert small_lines.figures(spark, lake.lake_access, [_side(lake, plan)]) == {}
+
+
+def test_what_the_queries_used_returns_to_the_system(
+    spark: SparkSession, lake: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the rest of the check, and not only at its end: 60 MB with two thousand tables."""
+    plans = [_plan(name, ["integer"], n) for n, name in enumerate(("a", "b"), 1)]
+    for plan in plans:
+        _make(spark, plan)
+    done: list[str] = []
+    count = small_lines._figures
+
+    def counted(*args: Any) -> Any:
+        done.append("query")
+        return count(*args)
+
+    monkeypatch.setattr(small_lines, "_QUERY", 1)  # each table has a query of its own
+    monkeypatch.setattr(small_lines, "_figures", counted)
+    monkeypatch.setattr(progress, "_LONG_SECONDS", 0.0)
+    monkeypatch.setattr(freed_memory, "return_freed", lambda: done.append("returned"))
+    assert small_lines.figures(spark, lake.lake_access, [_side(lake, plan) for plan in plans]).keys() == {1, 2}
+    assert done == ["query", "query", "returned"]

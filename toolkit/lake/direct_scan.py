@@ -111,13 +111,11 @@ def read(
     needed = list(dict.fromkeys([*wanted, *(term[0] for terms in where for term in terms)]))
     if not known.keys() >= set(needed):
         raise Unusual
-    parts = []
-    for file in [] if found is None else data_files(found["manifest-list"], properties):
-        if _may_hold(file, known, where):
-            data = storage.read(file["file_path"], properties)
-            with storage.decoding(file["file_path"]):
-                part = _rows(data, [known[name] for name in needed])
-            parts.append(part.filter(_mask(part, where)) if where else part)
+    parts = [
+        _matching(file["file_path"], [known[name] for name in needed], where, properties)
+        for file in ([] if found is None else data_files(found["manifest-list"], properties))
+        if _may_hold(file, known, where)
+    ]
     schema = pa.schema([(name, _arrow_type(known[name].kind)) for name in needed])
     return (pa.concat_tables(parts) if parts else pa.Table.from_batches([], schema)).select(wanted)
 
@@ -209,6 +207,14 @@ def _bound(column: _Column, value: bytes | None) -> Any:
     if column.kind == "int" and len(value) == 4:
         return struct.unpack("<i", value)[0]
     return value.decode() if column.kind == "string" and len(value) < 16 else None
+
+
+def _matching(location: str, columns: Sequence[_Column], where: Where, properties: Mapping[str, str]) -> pa.Table:
+    """Read columns of the rows of a Parquet file for which a condition holds."""
+    data = storage.read(location, properties)
+    with storage.decoding(location):
+        rows = _rows(data, columns)
+    return rows.filter(_mask(rows, where)) if where else rows
 
 
 def _rows(data: bytes, columns: Sequence[_Column]) -> pa.Table:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import direct_scan, reads, row_lines, storage
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from toolkit.lake.row_lines import Side
     from toolkit.values.lake_access import LakeAccess
+    from toolkit.values.progress import Stage
     from toolkit.values.row_line import Figures, Native
 
 _log = logger(__name__)
@@ -54,16 +55,19 @@ class _Cell:
 def figures(spark: SparkSession, access: LakeAccess, sides: Sequence[Side]) -> dict[int, Figures]:
     """Return the figures of the tables that can be read without a scan by Spark, by relid."""
     found: dict[int, Figures] = {}
-    for job in _jobs(access, sides):
-        found |= _figures(spark, job)
+    # The stage includes the queries: at its end, what they used returns to the system.
+    with progress.stage("reading small tables of the lake", "tables", len(sides)) as stage:
+        for counted in map(partial(_figures, spark), _jobs(access, sides, stage)):
+            found |= counted
     return found
 
 
-def _jobs(access: LakeAccess, sides: Sequence[Side]) -> Iterator[list[tuple[Side, pa.Table]]]:
+def _jobs(access: LakeAccess, sides: Sequence[Side], stage: Stage) -> Iterator[list[tuple[Side, pa.Table]]]:
     """Read small tables, as many at a time as one query takes."""
     job: list[tuple[Side, pa.Table]] = []
     size = 0
-    for side in progress.each("reading small tables of the lake", "tables", sides):
+    for side in sides:
+        stage.add()
         rows = _rows(access, side)
         if rows is None:
             continue
@@ -182,9 +186,8 @@ def _figures(spark: SparkSession, job: Sequence[tuple[Side, pa.Table]]) -> dict[
     found: dict[int, dict[int, Any]] = {side.plan.table.relid: {} for side, _ in job}
     cells = [_cells(side) for side, _ in job]
     groups = list(dict.fromkeys(cell for columns in cells for cell in columns))
-    packed = [_packed(*one, own, groups) for one, own in zip(job, cells, strict=True)]
     # As one chunk: Spark reads no batch after one without rows, which a table without rows would be.
-    rows = pa.concat_tables(packed).combine_chunks()
+    rows = pa.concat_tables(_packed(*one, own, groups) for one, own in zip(job, cells, strict=True)).combine_chunks()
     if not rows.num_rows:
         return dict(found)
     values = "".join(f", v{n} array<{group.type}>" for n, group in enumerate(groups))
