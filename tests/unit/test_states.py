@@ -37,6 +37,7 @@ from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, NotProven
 from toolkit.values.lake_access import LakeAccess
 from toolkit.values.lsn import Lsn
+from toolkit.values.table import TableVersion
 
 
 def reading(config: Config, played: Played) -> MemoryReading:
@@ -212,3 +213,23 @@ def test_a_gap_of_another_generation_does_not_class_a_change(tmp_path: Path) -> 
     )
     (found,) = versions.events(log)  # type: ignore[arg-type]
     assert found.effect == EffectClass.NONE
+
+
+def test_the_versions_of_many_tables_are_parsed_once_for_all_readings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A status asks ten times. With more than 4,096 versions, each time parsed all of them."""
+    tables = 6_000
+    events = [asdict(event) for relid in range(1, tables + 1) for event in Played("", relid).events]
+    parsed: list[int] = []
+    parse = TableVersion.from_json
+
+    def counted(data: dict[str, Any]) -> TableVersion:
+        parsed.append(data["relid"])
+        return parse(data)
+
+    monkeypatch.setattr(TableVersion, "from_json", counted)
+    for _ in range(3):
+        found = MemoryReading(Config(root=tmp_path).capture_rules, 1, events).schema_versions()
+        assert [version.table.relid for version in found] == [*range(1, tables + 1)]
+    assert len(parsed) <= tables

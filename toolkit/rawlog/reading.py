@@ -176,6 +176,7 @@ class WithBatch(LogReading):
         return sorted([*self._reading.rows(kind), *added], key=order.log_order)
 
 
-@lru_cache(maxsize=4096)
+# Versions are asked for in one order, so with more of them than this, each reading would parse all of them.
+@lru_cache(maxsize=1 << 15)
 def _table(payload: str) -> TableVersion:
     return TableVersion.from_json(json.loads(payload))
