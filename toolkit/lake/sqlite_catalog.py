@@ -88,13 +88,16 @@ class SqliteCatalog:
             return None, None
         try:
             with self._opened() as connection:
-                if not _columns(connection):
-                    return None, None
-                row = connection.execute(
-                    "SELECT metadata_location, previous_metadata_location FROM iceberg_tables"
-                    " WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
-                    self._key(name),
-                ).fetchone()
+                try:
+                    row = connection.execute(
+                        "SELECT metadata_location, previous_metadata_location FROM iceberg_tables"
+                        " WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
+                        self._key(name),
+                    ).fetchone()
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode != sqlite3.SQLITE_ERROR or _columns(connection):
+                        raise
+                    return None, None  # the file has no list of tables yet
         except sqlite3.OperationalError as error:
             raise LakeError(f"reading the catalog {self._file}: {error}; run it again, or restore that file") from None
         except sqlite3.DatabaseError as error:
