@@ -1,13 +1,14 @@
-"""Values made of JSON have the types that their dataclass states, or are refused."""
+"""Dataclasses become JSON, and values made of JSON have the types that their dataclass states, or are refused."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pytest
 
-from toolkit.values.json_types import fits
+from toolkit.values.json_types import fits, to_json
 from toolkit.values.lsn import Lsn
 
 pytestmark = pytest.mark.unit
@@ -45,3 +46,20 @@ def test_the_right_types_fit(more: dict[str, Any]) -> None:
 )  # fmt: skip
 def test_another_type_at_any_depth_does_not(more: dict[str, Any]) -> None:
     assert not fits(_One("a", **more), _One)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole(_Part):
+    lsn: Lsn
+    parts: tuple[_Part, ...]
+    named: dict[str, _Part]
+
+
+def test_the_text_of_a_dataclass_is_that_of_its_copy_as_dicts() -> None:
+    one = _Whole(None, Lsn(7), (_Part('ä"'), _Whole(1.5, Lsn(0), (), {})), {"x": _Part((True, _Part(-1)))})
+    assert to_json(one) == json.dumps(asdict(one))

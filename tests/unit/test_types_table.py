@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests.support_corpus import CORPUS
+from toolkit.values import lake_types
 from toolkit.values.lake_types import spark_type
 from toolkit.values.resources import ROOT
 from toolkit.values.table import Column
@@ -55,3 +57,15 @@ def test_every_built_in_type_has_a_row() -> None:
         if not kind.kept and kind.spark == "string" and type_ in listed:
             assert not listed[type_], kind
     assert typed > 10
+
+
+def test_a_type_is_rendered_once_for_all_columns_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check of 2,000 tables of seven columns rendered 120,000 macros, in 3 s."""
+    columns = [replace(_column("numeric(7,3)"), attnum=n, name=f"c{n}") for n in range(9)]
+    assert {(lake_types.kind(c), spark_type(c)) for c in columns} == {("decimal", "decimal(7,3)")}
+    monkeypatch.setattr(lake_types, "_module", lambda: pytest.fail("it was rendered again"))
+    assert {(lake_types.kind(c), spark_type(c)) for c in columns} == {("decimal", "decimal(7,3)")}
+    monkeypatch.undo()
+    domain = replace(columns[0], type="public.price", type_kind="d", base_type="numeric(7,3)")
+    assert (lake_types.kind(domain), spark_type(domain)) == ("decimal", "decimal(7,3)")
+    assert spark_type(replace(domain, type_kind="c")) == "string"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from toolkit.lake.proofs import differing_tables
 from toolkit.rawlog.plan import Layer
 from toolkit.rawlog.states import State, copied, states_at
 from toolkit.values.errors import LakeError
+from toolkit.values.installed_code import code_identity
 from toolkit.values.lake_types import literal, spark_type
 from toolkit.values.log_setup import logger
 from toolkit.values.names import lake_columns, lake_table, quote_spark, renamed
@@ -40,6 +43,7 @@ _RANGES = {
 }
 _SECRET = "DBT_ENV_SECRET_CDC_"
 _CALL = re.compile(r"\s*(env_var|ref|var|source|doc)\s*\(")
+_PROFILE = Path("profiles.yml")
 _HEADER = "made by `cdc models sync`; changes here are lost"
 
 
@@ -97,23 +101,63 @@ def write(
     require_own(access, project)
     ensure(dbt)
     found = sorted((v for v in versions if v.table.published), key=lambda v: v.history_name)
-    files = {Path("profiles.yml"): profile(access, dbt=dbt)}
-    for version in found:
+    there = {version.table.relid: version.history_name for version in found if not version.table.dropped}
+    shown = [root for root in roots if all(part.relid in there for part in root.parts)]
+    record = access.work_dir / "dbt" / "models"
+    made_of = _made_of(access.names, found, shown)
+    removed: list[str] = []
+    try:
+        written = _write(project, {_PROFILE: profile(access, dbt=dbt)})
+        # To make thousands of files only to find them right takes seconds.
+        if not record.is_file() or record.read_text(encoding="ascii") != _state(project, made_of):
+            files = _files(access.names, found, shown)
+            written += _write(project, files)
+            removed = _remove_others(project, files)
+            write_whole(record, _state(project, made_of))
+    except OSError as error:
+        raise LakeError(f"writing models into {project}: {error.strerror}; change its permissions") from None
+    models = {v.table.relid: v.history_name for v in found}
+    return SyncResult(models, tuple(there.values()), tuple(written), tuple(removed))
+
+
+def _made_of(kept: Namespaces, versions: Iterable[SchemaVersion], roots: Iterable[Root]) -> str:
+    """Return a hash of all that the generated files depend on: the code, the names, and the tables as captured."""
+    tables = (f"{version.history_name} {version.payload}" for version in versions)
+    views = (f"{r.name} {r.columns} {[part.relid for part in r.parts]} {r.version.payload}" for r in roots)
+    return _hash(chain([code_identity(), repr(kept)], tables, views))
+
+
+def _state(project: Path, made_of: str) -> str:
+    """Return a hash of what the generated files are made of, and of the files as the file system knows them now.
+
+    The time of its own last change of a file, unlike the time of the last writing, is set by nothing else.
+    """
+    found = sorted(path for layer in Layer for path in (project / "models" / layer).glob(f"{layer}__*"))
+    stats = ((path, path.lstat()) for path in found)
+    return _hash(chain([made_of], (f"{path} {stat.st_ino} {stat.st_size} {stat.st_ctime_ns}" for path, stat in stats)))
+
+
+def _hash(texts: Iterable[str]) -> str:
+    found = hashlib.sha256()
+    for text in texts:
+        found.update(f"{text}\n".encode(errors="surrogateescape"))
+    return found.hexdigest()
+
+
+def _files(kept: Namespaces, versions: Sequence[SchemaVersion], roots: Sequence[Root]) -> dict[Path, str]:
+    """Make the generated files of these versions and roots, by their paths in the project."""
+    files: dict[Path, str] = {}
+    for version in versions:
         table, alias = version.table, version.history_name
         for layer in (Layer.HISTORY,) if table.dropped else Layer:
             folder = Path("models") / layer
             files[folder / f"{layer}__{alias}.sql"] = (
                 f"{{# {_HEADER} #}}\n{{{{ config(alias='{alias}') }}}}\n{{{{ cdc_{layer}(relid={table.relid}) }}}}\n"
             )
-            files[folder / f"{layer}__{alias}.yml"] = _dump(_properties(access.names, table, layer, alias))
-    there = {version.table.relid for version in found if not version.table.dropped}
+            files[folder / f"{layer}__{alias}.yml"] = _dump(_properties(kept, table, layer, alias))
     for root in roots:
-        if there.issuperset(part.relid for part in root.parts):
-            files |= _view(access.names, root)
-    try:
-        return _apply(project, files, found)
-    except OSError as error:
-        raise LakeError(f"writing models into {project}: {error.strerror}; change its permissions") from None
+        files |= _view(kept, root)
+    return files
 
 
 def _view(kept: Namespaces, root: Root) -> dict[Path, str]:
@@ -133,25 +177,27 @@ def _view(kept: Namespaces, root: Root) -> dict[Path, str]:
     return {path: f"{{# {_HEADER} #}}\n{config}\n{text}\n", path.with_suffix(".yml"): _dump(described)}
 
 
-def _apply(project: Path, files: dict[Path, str], versions: Sequence[SchemaVersion]) -> SyncResult:
-    written, removed = [], []
+def _write(project: Path, files: Mapping[Path, str]) -> list[str]:
+    """Write the files that differ, and return their paths."""
+    written = []
     for path, text in files.items():
         target = project / path
         if not target.is_file() or target.read_bytes() != text.encode():
-            if target.is_file() and path.name != "profiles.yml":
+            if target.is_file() and path != _PROFILE:
                 _remove(project, path)
             # A profile has the settings of [spark].
-            write_whole(target, text, mode=0o600 if path.name == "profiles.yml" else None)
+            write_whole(target, text, mode=0o600 if path == _PROFILE else None)
             written.append(str(path))
-    for layer in Layer:
-        for found in sorted((project / "models" / layer).glob(f"{layer}__*")):
-            path = found.relative_to(project)
-            if path not in files:
-                _remove(project, path)
-                removed.append(str(path))
-    models = {v.table.relid: v.history_name for v in versions}
-    there = tuple(v.history_name for v in versions if not v.table.dropped)
-    return SyncResult(models, there, tuple(written), tuple(removed))
+    return written
+
+
+def _remove_others(project: Path, files: Collection[Path]) -> list[str]:
+    """Remove the models of the layers that are not among these files, and return their paths."""
+    found = (p.relative_to(project) for layer in Layer for p in (project / "models" / layer).glob(f"{layer}__*"))
+    others = sorted(path for path in found if path not in files)
+    for path in others:
+        _remove(project, path)
+    return [str(path) for path in others]
 
 
 def _remove(project: Path, path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Collection, Iterator
 from functools import cache
@@ -219,11 +220,8 @@ def _upgrade(folder: Path) -> tuple[int, list[Path]]:
     shipped, recorded = _shipped(), _recorded(folder)
     macros = {name for text in shipped.values() for name in _MADE.findall(text.decode())}
     outdated, aside = [], []
-    for file in (file for top in _TOPS for file in sorted((folder / top).rglob("*.*")) if file.is_file()):
-        path = file.relative_to(folder)
-        if _generated(path):
-            continue
-        found = file.read_bytes()
+    for path in _others(folder):
+        found = (folder / path).read_bytes()
         if shipped.get(path) == found:
             continue
         if recorded.get(path.as_posix()) == _digest(found):
@@ -241,6 +239,13 @@ def _upgrade(folder: Path) -> tuple[int, list[Path]]:
     if record != recorded:
         write_whole(folder / _RECORD, json.dumps(record, indent=1).encode())
     return len({*outdated, *aside, *missing}), aside
+
+
+def _others(folder: Path) -> list[Path]:
+    """List the files in the folders of the toolkit's files, without the generated ones, which may be thousands."""
+    walked = ((Path(parent).relative_to(folder), names) for top in _TOPS for parent, _, names in os.walk(folder / top))
+    found = (inside / name for inside, names in walked for name in names if "." in name)
+    return sorted(path for path in found if not _generated(path) and (folder / path).is_file())
 
 
 def set_aside(folder: Path, path: Path) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from toolkit.lake.pandas_on_demand import create_frame
 from toolkit.lake.scans import scan
 from toolkit.rawlog import order, plan, states
 from toolkit.rawlog.plan import plans
+from toolkit.values.json_types import to_json
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def show(
     named = ((one, relations.get((one.layer, one.relid))) for one in planned)
     models = [(one, name) for one, name in named if name is not None]
     found = dict(zip((name for _, name in models), targets.find(spark, ledger, end, models), strict=True))
-    texts = {(p.layer, p.relid): json.dumps(asdict(found[name])) for p, name in models}
+    texts = {(p.layer, p.relid): to_json(found[name]) for p, name in models}
     table = check_results.to_arrow(ledger.access.names.plans, [_row(last, one, end) for one in planned])
     # dbt converts the text of a snapshot id to a number, and the id is too large for that. The letter prevents it.
     table = table.append_column("snapshot", pa.array([f"s{ledger.snapshot_id()}"] * table.num_rows, pa.string()))

@@ -9,15 +9,15 @@ not at all. Its events have the key of the schema version that is valid at the s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from toolkit.rawlog import order
 from toolkit.rawlog.states import verdicts
+from toolkit.values.json_types import to_json
 from toolkit.values.names import lake_columns
 from toolkit.values.table import is_plain
 
@@ -111,7 +111,7 @@ class TablePlan:
 
     def to_json(self) -> str:
         """Return the JSON form that the macros read."""
-        return json.dumps(asdict(self))
+        return to_json(self)
 
 
 def plans(log: LogReader, upto: Lsn) -> Iterator[TablePlan]:

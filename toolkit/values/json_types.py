@@ -1,11 +1,17 @@
-"""Check values that were made of JSON against the types that their dataclass states."""
+"""Write dataclasses as JSON, and check values that were made of JSON against the types that their dataclass states."""
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
+import json
+from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
+
+
+def to_json(made: Any) -> str:
+    """Return the JSON text of a dataclass and of those in it: as `dataclasses.asdict` has them."""
+    return json.dumps(made, default=lambda one: {field.name: getattr(one, field.name) for field in fields(one)})
 
 
 def fits(value: object, form: Any) -> bool:

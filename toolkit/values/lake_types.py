@@ -65,12 +65,23 @@ def kind(column: SourceType) -> str:
 
     One of: bool int bigint float double date timestamp timestamptz binary decimal string.
     """
-    return str(_module().cdc_kind(column)).strip()
+    return _kind(BareType.of(column))
+
+
+# Thousands of tables have few types, and a macro takes as long as hundreds of such questions.
+@cache
+def _kind(of: BareType) -> str:
+    return str(_module().cdc_kind(of)).strip()
 
 
 def spark_type(column: SourceType) -> str:
     """Return the Spark type of a column in `current.*` and `history.*`, for example `decimal(12,2)`."""
-    return str(_module().cdc_spark_type(column)).strip()
+    return _spark_type(BareType.of(column))
+
+
+@cache
+def _spark_type(of: BareType) -> str:
+    return str(_module().cdc_spark_type(of)).strip()
 
 
 def typed_sql(text_expr: str, column: SourceType) -> str:
