@@ -108,6 +108,26 @@ def test_a_reading_of_the_log_is_freed_at_its_last_use(spark: SparkSession, lake
         gc.enable()
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_ledger_makes_its_answers_once_until_it_is_read_again(
+    spark: SparkSession, lake: Config, checkpoint: bool
+) -> None:
+    _old_log(lake, 10, 2_000, 10)
+    if checkpoint:
+        ledger_of(lake).write_checkpoint()
+    ledger = ledger_of(lake)
+    before, versions = ledger.current().baselines(), ledger.current().schema_versions()
+    assert ledger.current().baselines() is before and ledger.current().schema_versions() is versions
+    last = ledger.last()
+    assert last is not None and ledger.last() is last and len(before) == 1
+    event = replace(Played("W", 2).events[1], batch_id=last.batch_id + 1)
+    assert event.kind == Kind.BASELINE
+    ledger.append(last.next([event]), [event])
+    assert len(ledger.current().baselines()) == 2 and len(before) == 1
+    read = ledger.last()
+    assert read is not None and read.batch_id == last.batch_id + 1
+
+
 def _asked(lake: Config) -> list[str]:
     """Ask what `cdc status` and an empty drain ask, in the order in which the drain asks it."""
     ledger = ledger_of(lake)

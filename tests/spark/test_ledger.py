@@ -35,7 +35,7 @@ def test_nothing_is_there_yet(lake: Config) -> None:
     assert (ledger.last(), ledger.snapshot_id(), ledger.batches(), ledger.gaps()) == (None, None, (), ())
     assert (ledger.latest_versions(), ledger.schema_versions(), list(scans.scan(lake.lake_access, "ops.none"))) == (
         {},
-        [],
+        (),
         [],
     )
     assert not lake.lake_access.catalog_db.exists()

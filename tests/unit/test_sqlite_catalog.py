@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,3 +125,37 @@ def test_a_process_waits_only_once_for_a_catalog_that_stays_locked(
                     reads.metadata_location(config.lake_access, "raw.shown")
             assert 1 <= time.monotonic() - begun < 3  # four waits take four seconds
         assert reads.metadata_location(config.lake_access, "raw.shown")  # and the next lock is waited for again
+
+
+def test_many_tables_are_read_by_one_connection(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run over 2,000 tables opened the catalog's file 10,000 times."""
+    monkeypatch.setattr(sqlite_catalog, "BUSY_SECONDS", 1.0)
+    access, made = config.lake_access, list[sqlite3.Connection]()
+    connect = sqlite3.connect
+
+    def counted(*given: Any, **named: Any) -> sqlite3.Connection:
+        made.append(connect(*given, **named))
+        return made[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", counted)
+    found = list(reads.each_metadata(access, ["raw.shown", "raw.none", "raw.shown"]))
+    shown = {"properties": {"cdc.tag": "t"}}
+    assert found == [shown, None, shown]
+    assert len(made) == 1
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        made[0].execute("select 1")
+    # A commit of another process between two tables is seen, and a lock is waited for once.
+    read = reads.each_metadata(access, ["raw.shown", "raw.shown"])
+    assert next(read)
+    with closing(connect(access.catalog_db)) as catalog, catalog:
+        catalog.execute("delete from iceberg_tables")
+    assert next(read) is None
+    opened = open_catalog(access)
+    with catalog_locked(config, against="readers"), opened.reading():
+        begun = time.monotonic()
+        for _ in range(4):
+            with pytest.raises(LakeError, match="database is locked"):
+                opened.location("raw.shown")
+        assert 1 <= time.monotonic() - begun < 3
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        made[-1].execute("select 1")

@@ -18,9 +18,10 @@ from toolkit.history.effects import EffectClass
 from toolkit.lake import table_states as stored
 from toolkit.ops.diagnosis import stale_tables
 from toolkit.rawlog.arrow import Event
-from toolkit.rawlog.event import Gap
+from toolkit.rawlog.event import Baseline, Gap, Kind
 from toolkit.rawlog.memory import MemoryReading
 from toolkit.rawlog.plan import Layer, plans
+from toolkit.rawlog.reading import WithBatch
 from toolkit.rawlog.states import (
     Doubt,
     State,
@@ -233,3 +234,26 @@ def test_the_versions_of_many_tables_are_parsed_once_for_all_readings(
         found = MemoryReading(Config(root=tmp_path).capture_rules, 1, events).schema_versions()
         assert [version.table.relid for version in found] == [*range(1, tables + 1)]
     assert len(parsed) <= tables
+
+
+def test_events_become_objects_once_for_all_questions_to_a_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run over 2,000 tables asked for its baselines thirty times, and made 60,000 objects of them."""
+    played = [event for relid in range(1, 6) for event in Played("W", relid).events]
+    events = [asdict(event) for event in (*played, batch(START + STEP))]
+    made: list[str | None] = []
+    read = Baseline.from_json
+
+    def counted(payload: str | None) -> Baseline:
+        made.append(payload)
+        return read(payload)
+
+    monkeypatch.setattr(Baseline, "from_json", counted)
+    log = MemoryReading(Config(root=tmp_path).capture_rules, 1, events)
+    assert copied(log) == copied(log) == set(range(1, 6)) and log.latest_versions() == log.latest_versions()
+    assert len(log.baselines()) == len(log.current().baselines()) == 5
+    assert len(made) == 10  # of the whole log and of the present
+    # With the events of a batch that is not committed yet, the answer is another one.
+    (of_next,) = (event for event in Played("W", 9).events if event.kind == Kind.BASELINE)
+    assert len(WithBatch(log, [of_next]).baselines()) == 6 and len(log.baselines()) == 5

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -63,6 +63,10 @@ class AnyCatalog:
     def _database(self) -> PostgresCatalog | None:
         """Return the catalog if it is in a database, which answers a question by one query."""
         return cast("PostgresCatalog", self._catalog) if self._properties["type"] == "sql" else None
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Do nothing: the connections of the process are kept."""
+        return nullcontext()
 
     def prepare(self) -> None:
         """Ask the catalog for a view, and a metastore for a setting.

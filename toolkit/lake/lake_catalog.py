@@ -17,6 +17,8 @@ from toolkit.values.catalog_uri import SQLITE, read_postgres
 from toolkit.values.modes import CatalogKind
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
@@ -66,6 +68,9 @@ class LakeCatalog(Protocol):
         Raises:
             LakeError: it cannot be reached or written.
         """
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Keep a connection to the catalog for the questions of a thread inside the block."""
 
     def location(self, name: str) -> str | None:
         """Find the current metadata file of a table; None if there is no such catalog or table.

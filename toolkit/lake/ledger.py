@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from toolkit.lake.direct_scan import Terms, Where
+    from toolkit.rawlog.reading import Made
     from toolkit.values.capture_rules import CaptureRules
     from toolkit.values.lake_access import LakeAccess
 
@@ -54,6 +55,7 @@ class Ledger(LogReading):
     def __init__(self, access: LakeAccess, *, rules: CaptureRules) -> None:
         self.access, self._rules = access, rules
         self._recorded: dict[str, list[dict[str, Any]]] = {}
+        self._current_made: Made = {}
 
     @property
     def rules(self) -> CaptureRules:
@@ -83,13 +85,18 @@ class Ledger(LogReading):
 
     def refresh(self) -> None:
         """Discard what was read; the next question reads again."""
-        self.__dict__.pop("_snapshot", None)
-        self.__dict__.pop("_events", None)
-        self.__dict__.pop("_current_events", None)
+        for name in ("_snapshot", "_last", "_events", "_current_events"):
+            self.__dict__.pop(name, None)
         self._recorded.clear()
+        self._made.clear()
+        self._current_made.clear()
 
     def last(self) -> BatchRecord | None:
         """Return the newest batch; None before the first. It is read from the snapshot's summary, or else the log."""
+        return self._last
+
+    @cached_property
+    def _last(self) -> BatchRecord | None:
         if self._snapshot is None:
             return None
         summary = self._snapshot.get("summary") or {}
@@ -128,7 +135,9 @@ class Ledger(LogReading):
         if last is None or events is None:
             return self
         later = ("batch_id", ">", last.checkpoint)
-        return checkpoint.CurrentReading(self, events, lambda: self._scan([[("kind", "=", Kind.DDL), later]]))
+        return checkpoint.CurrentReading(
+            self, events, lambda: self._scan([[("kind", "=", Kind.DDL), later]]), self._current_made
+        )
 
     @cached_property
     def _current_events(self) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
 from toolkit.lake.proofs import PROVEN, generation_of, proofs_by_name, shown_sql
+from toolkit.values.errors import TableDamaged
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
 from toolkit.values.names import quote_spark
@@ -47,12 +48,15 @@ def follow(access: LakeAccess, spark: SparkSession, now: datetime, *, threads: i
     of the check. The view is dropped `[check] deprecated_days` after the first check that found it deprecated.
     """
     wanted = proofs_by_name(access)
-    for _ in in_threads(lambda item: _show(access, spark, *item), wanted.items(), threads):
+    views = reads.each_metadata(access, [f"{access.names.published}.{name}" for name in wanted])
+    shown = ((name, row, _readable(found)) for (name, row), found in zip(wanted.items(), views, strict=True))
+    for _ in in_threads(lambda item: _show(access, spark, *item), shown, threads):
         pass
     # In another generation, another table may have the relid.
     renamed = {(str(row["relid"]), generation_of(row["tag"])): row for row in wanted.values()}
     for name in set(reads.tables(access, access.names.published, "VIEW")) - wanted.keys():
-        known = reads.properties(access, f"{access.names.published}.{name}")
+        found = reads.metadata(access, f"{access.names.published}.{name}") or {}
+        known = found.get("properties") or {}
         if "cdc.relid" not in known:  # the toolkit did not create the view
             continue
         since = datetime.fromisoformat(known.get(DEPRECATED, now.isoformat()))
@@ -68,7 +72,13 @@ def follow(access: LakeAccess, spark: SparkSession, now: datetime, *, threads: i
             _log.warning("view deprecated", extra={"view": f"{access.names.published}.{name}", "instead": instead})
         if row is last and generation is not None:
             keep(access, spark, row["relation"], row["snapshot_id"], generation)
-        _show(access, spark, name, row, since)
+        _show(access, spark, name, row, found, since)
+
+
+def _readable(found: dict[str, Any] | TableDamaged | None) -> dict[str, Any]:
+    if isinstance(found, TableDamaged):
+        raise found
+    return found or {}
 
 
 def _tagged(access: LakeAccess, name: str, tag: str) -> int | None:
@@ -82,10 +92,17 @@ def _tagged(access: LakeAccess, name: str, tag: str) -> int | None:
 
 
 def _show(
-    access: LakeAccess, spark: SparkSession, name: str, row: Mapping[str, Any], deprecated: datetime | None = None
+    access: LakeAccess,
+    spark: SparkSession,
+    name: str,
+    row: Mapping[str, Any],
+    found: Mapping[str, Any],
+    deprecated: datetime | None = None,
 ) -> None:
-    """Make one view show a table snapshot of `current`. Do nothing if it already does or the snapshot is missing."""
-    found = reads.metadata(access, f"{access.names.published}.{name}") or {}
+    """Make one view, with this metadata, show a table snapshot of `current`.
+
+    Do nothing if it already does or the snapshot is missing.
+    """
     known = found.get("properties") or {}
     ours = known.get("cdc.query") == _digest(reads.sql_of_view(found) or "")  # not replaced since
     wanted = {"cdc.relid": str(row["relid"]), TAG: row["tag"], READ: row["relation"]}

@@ -52,8 +52,11 @@ def each_metadata(access: LakeAccess, tables: Sequence[str]) -> Iterator[dict[st
         except TableDamaged as error:
             return error
 
-    near = catalog.folder is not None and scheme(access.warehouse) in (None, "file")
-    return map(read, tables) if near else in_threads(read, tables, _AT_ONCE)
+    if catalog.folder is None or scheme(access.warehouse) not in (None, "file"):
+        yield from in_threads(read, tables, _AT_ONCE)
+        return
+    with catalog.reading():
+        yield from map(read, tables)
 
 
 def tables(access: LakeAccess, namespace: str, kind: str = "TABLE") -> tuple[str, ...]:

@@ -93,9 +93,9 @@ def follow_published(
             _publish(access, spark, root, proven, Lsn(newest))
     there = find_roots(ledger.rules, ledger.latest_versions(), copied(ledger))
     wanted = {str(root.version.table.relid) for root in there}  # also those that cannot be shown now
-    for name in reads.tables(access, access.names.published, "VIEW"):
+    for name in sorted(set(reads.tables(access, access.names.published, "VIEW")) - proofs.keys()):
         known = reads.properties(access, f"{access.names.published}.{name}")
-        if ROOT in known and name not in proofs and known[ROOT] not in wanted:
+        if ROOT in known and known[ROOT] not in wanted:
             _deprecate(spark, f"{access.names.published}.{quote_spark(name)}", known, now, days=deprecated_days)
 
 

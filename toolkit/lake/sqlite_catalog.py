@@ -14,6 +14,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +48,8 @@ class SqliteCatalog:
 
     def __init__(self, access: LakeAccess) -> None:
         self._access = access
-        self._file_properties = storage.file_properties(access)
         self._file = access.catalog_db
+        self._kept: list[sqlite3.Connection] | None = None  # the open connection inside `reading`
 
     @property
     def where(self) -> str:
@@ -73,6 +74,21 @@ class SqliteCatalog:
             )
 
     # -- reading -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _file_properties(self) -> dict[str, str]:
+        return storage.file_properties(self._access)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Ask by one connection inside the block. To open one takes ten times as long as a question."""
+        self._kept = []
+        try:
+            yield
+        finally:
+            for connection in self._kept:
+                connection.close()
+            self._kept = None
 
     def location(self, name: str) -> str | None:
         """Find the current metadata file of a table or view; None if there is no such catalog or table.
@@ -190,15 +206,25 @@ class SqliteCatalog:
         It is opened for writing, too: after a kill, SQLite can only be read once a connection that may write has rolled
         the unfinished commit back.
         """
-        seconds = 0.0 if self._file in _STILL_LOCKED else BUSY_SECONDS
         try:
-            with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=rw", uri=True, timeout=seconds)) as connection:
-                yield connection
+            if self._kept is None:
+                with closing(self._connect()) as connection:
+                    yield connection
+            else:
+                self._kept = self._kept or [self._connect()]
+                yield self._kept[0]
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
                 _STILL_LOCKED.add(self._file)
+                for connection in self._kept or ():
+                    connection.close()  # the next one does not wait
+                self._kept = None if self._kept is None else []
             raise
         _STILL_LOCKED.discard(self._file)
+
+    def _connect(self) -> sqlite3.Connection:
+        seconds = 0.0 if self._file in _STILL_LOCKED else BUSY_SECONDS
+        return sqlite3.connect(f"{self._file.as_uri()}?mode=rw", uri=True, timeout=seconds)
 
     def _key(self, name: str) -> tuple[str, str, str]:
         namespace, _, table = name.rpartition(".")

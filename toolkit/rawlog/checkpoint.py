@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.rawlog import order
 from toolkit.rawlog.event import Captured, Gap, Kind
-from toolkit.rawlog.reading import LogReading
+from toolkit.rawlog.reading import LogReading, Made
 
 if TYPE_CHECKING:
     from toolkit.rawlog.batch import BatchRecord
@@ -115,9 +115,16 @@ class CurrentReading(LogReading):
     """
 
     def __init__(
-        self, whole: LogReading, events: Mapping[str, Sequence[_Row]], ddl: Callable[[], Sequence[_Row]]
+        self,
+        whole: LogReading,
+        events: Mapping[str, Sequence[_Row]],
+        ddl: Callable[[], Sequence[_Row]],
+        made: Made | None = None,
     ) -> None:
+        """Read these events. `made` is what other readings of them have made, and then also what this one makes."""
         self._whole, self._events, self._ddl = whole, events, ddl
+        if made is not None:
+            self._made = made
 
     @property
     def rules(self) -> CaptureRules:

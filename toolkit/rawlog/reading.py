@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 from toolkit.rawlog import erasure, order
@@ -30,6 +30,9 @@ from toolkit.values.table import SchemaVersion, TableVersion
 
 _log = logger(__name__)
 _P = TypeVar("_P")
+_T = TypeVar("_T")
+#: What was made of events, by their kinds.
+Made = dict[tuple[str, ...], Any]
 
 
 class LogReading(ABC):
@@ -75,21 +78,9 @@ class LogReading(ABC):
                 return record.from_lsn
         return lsn
 
-    def schema_versions(self) -> list[SchemaVersion]:
+    def schema_versions(self) -> tuple[SchemaVersion, ...]:
         """Return all schema versions, in log order."""
-        return [
-            SchemaVersion(
-                schema_id=row["schema_id"],
-                generation=row["generation"],
-                commit_lsn=Lsn(row["commit_lsn"]),
-                end_lsn=Lsn(row["end_lsn"]),
-                ordinal=row["ordinal"],
-                table=_table(row["payload"]),
-                payload=row["payload"],
-                xid=row["xid"],
-            )
-            for row in self.rows(Kind.SCHEMA)
-        ]
+        return self._made_of(_versions, Kind.SCHEMA)
 
     def latest_versions(self, at: Lsn | None = None) -> dict[int, SchemaVersion]:
         """Return the newest version of each relid in the current generation, or at an LSN, including dropped tables.
@@ -106,45 +97,38 @@ class LogReading(ABC):
 
     def gaps(self) -> tuple[TableEvent[Gap], ...]:
         """Return all `gap` events, in log order."""
-        return self._typed(self.rows(Kind.GAP), Gap.from_json)
+        return self._made_of(lambda gaps: _typed(gaps, Gap.from_json), Kind.GAP)
 
     def baselines(self) -> tuple[TableEvent[Baseline], ...]:
         """Return all `baseline` events that are not erased, in log order."""
-        left = erasure.remaining(self.rows(Kind.BASELINE), self.rows(Kind.ERASED))
-        return self._typed(left, Baseline.from_json)
+        return self._made_of(_baselines, Kind.BASELINE, Kind.ERASED)
 
     def erasures(self) -> tuple[TableEvent[None], ...]:
         """Return all `erased` events, in log order."""
-        return self._typed(self.rows(Kind.ERASED), lambda _: None)
+        return _typed(self.rows(Kind.ERASED), lambda _: None)
 
     def truncates(self) -> tuple[TableEvent[None], ...]:
         """Return all `truncate` events, in log order."""
-        return self._typed(self.rows(Kind.TRUNCATE), lambda _: None)
+        return _typed(self.rows(Kind.TRUNCATE), lambda _: None)
 
     def ddl_events(self) -> tuple[TableEvent[SchemaChange], ...]:
         """Return all `ddl` events, in log order."""
-        return self._typed(self.rows(Kind.DDL), SchemaChange.from_json)
+        return _typed(self.rows(Kind.DDL), SchemaChange.from_json)
 
     def messages(self) -> tuple[TableEvent[Note | StreamMessage], ...]:
         """Return all `message` events, in log order."""
-        return self._typed(self.rows(Kind.MESSAGE), read_message)
+        return _typed(self.rows(Kind.MESSAGE), read_message)
 
-    def _typed(self, rows: Iterable[Mapping[str, Any]], read: Callable[[str | None], _P]) -> tuple[TableEvent[_P], ...]:
-        return tuple(
-            TableEvent(
-                relid=row["relid"],
-                commit_lsn=Lsn(row["commit_lsn"]),
-                ordinal=row["ordinal"],
-                end_lsn=Lsn(row["end_lsn"]),
-                batch_id=row["batch_id"],
-                payload=read(row["payload"]),
-                generation=row["generation"],
-                schema_id=row["schema_id"],
-                xid=row["xid"],
-                committed_at=row["committed_at"],
-            )
-            for row in rows
-        )
+    @cached_property
+    def _made(self) -> Made:
+        return {}
+
+    def _made_of(self, make: Callable[..., _T], *kinds: str) -> _T:
+        """Return what is made of the events of these kinds: made once, for all questions to this reading."""
+        if kinds not in self._made:
+            self._made[kinds] = make(*map(self.rows, kinds))
+        found: _T = self._made[kinds]
+        return found
 
 
 class WithBatch(LogReading):
@@ -174,6 +158,46 @@ class WithBatch(LogReading):
         """Return all events of a kind, including those of the batch, in log order."""
         added = ({name: getattr(e, name) for name in e.__slots__} for e in self._events if e.kind == kind)
         return sorted([*self._reading.rows(kind), *added], key=order.log_order)
+
+
+def _versions(rows: Iterable[Mapping[str, Any]]) -> tuple[SchemaVersion, ...]:
+    return tuple(
+        SchemaVersion(
+            schema_id=row["schema_id"],
+            generation=row["generation"],
+            commit_lsn=Lsn(row["commit_lsn"]),
+            end_lsn=Lsn(row["end_lsn"]),
+            ordinal=row["ordinal"],
+            table=_table(row["payload"]),
+            payload=row["payload"],
+            xid=row["xid"],
+        )
+        for row in rows
+    )
+
+
+def _baselines(
+    baselines: Sequence[Mapping[str, Any]], erasures: Sequence[Mapping[str, Any]]
+) -> tuple[TableEvent[Baseline], ...]:
+    return _typed(erasure.remaining(baselines, erasures), Baseline.from_json)
+
+
+def _typed(rows: Iterable[Mapping[str, Any]], read: Callable[[str | None], _P]) -> tuple[TableEvent[_P], ...]:
+    return tuple(
+        TableEvent(
+            relid=row["relid"],
+            commit_lsn=Lsn(row["commit_lsn"]),
+            ordinal=row["ordinal"],
+            end_lsn=Lsn(row["end_lsn"]),
+            batch_id=row["batch_id"],
+            payload=read(row["payload"]),
+            generation=row["generation"],
+            schema_id=row["schema_id"],
+            xid=row["xid"],
+            committed_at=row["committed_at"],
+        )
+        for row in rows
+    )
 
 
 # Versions are asked for in one order, so with more of them than this, each reading would parse all of them.

@@ -34,7 +34,7 @@ class LogReader(Protocol):
     def last(self) -> BatchRecord | None:
         """Return the newest ledger row; None before the first batch."""
 
-    def schema_versions(self) -> list[SchemaVersion]:
+    def schema_versions(self) -> tuple[SchemaVersion, ...]:
         """Return all schema versions, in log order."""
 
     def latest_versions(self, at: Lsn | None = None) -> dict[int, SchemaVersion]:
