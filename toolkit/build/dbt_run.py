@@ -83,7 +83,8 @@ def build(
     from toolkit.lake import plans, root_views, table_states, tables
     from toolkit.lake.session import own_session, session
 
-    preload(Library.DBT)  # while Spark starts
+    if as_of is not None or dbt_args or project.ran_dbt(lake.access):
+        preload(Library.DBT)  # while Spark starts
     ledger = lake.reading()
     last, snapshot = ledger.last(), ledger.snapshot_id()
     if last is None or snapshot is None:
@@ -175,7 +176,9 @@ def _build_models(
             show()
     own = project.own_files(dbt.folder)
     left = asked.keys() - {model.name for model in done}
-    if alone and not left and (select or not own) and project.has_shared_views(access):
+    needed = not (alone and not left and (select or not own) and project.has_shared_views(access))
+    project.record_dbt(access, needed=needed)
+    if not needed:
         return done, [], ()
     tables = {name.partition(".")[2] for name in left}
     part = project.write_part(access, tables, dbt=dbt) if alone and done and not own else None

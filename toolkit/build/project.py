@@ -196,6 +196,23 @@ def _views_record(access: LakeAccess) -> Path:
     return access.work_dir / "dbt" / "shared-views"
 
 
+def ran_dbt(access: LakeAccess) -> bool:
+    """Return whether the last build needed dbt, whose import takes seconds: the next one then probably needs it too."""
+    return not _needless(access).is_file()
+
+
+def record_dbt(access: LakeAccess, *, needed: bool) -> None:
+    """Record whether a build needed dbt."""
+    if needed:
+        _needless(access).unlink(missing_ok=True)
+    else:
+        write_whole(_needless(access), "")
+
+
+def _needless(access: LakeAccess) -> Path:
+    return access.work_dir / "dbt" / "not-needed"
+
+
 def _shipped_digest() -> str:
     return _digest(json.dumps(_shipped_digests(), sort_keys=True).encode())
 
