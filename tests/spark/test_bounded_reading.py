@@ -116,7 +116,8 @@ def test_a_ledger_makes_its_answers_once_until_it_is_read_again(
     if checkpoint:
         ledger_of(lake).write_checkpoint()
     ledger = ledger_of(lake)
-    before, versions = ledger.current().baselines(), ledger.current().schema_versions()
+    present = ledger.current()
+    before, versions = present.baselines(), present.schema_versions()
     assert ledger.current().baselines() is before and ledger.current().schema_versions() is versions
     last = ledger.last()
     assert last is not None and ledger.last() is last and len(before) == 1
@@ -126,6 +127,7 @@ def test_a_ledger_makes_its_answers_once_until_it_is_read_again(
     assert len(ledger.current().baselines()) == 2 and len(before) == 1
     read = ledger.last()
     assert read is not None and read.batch_id == last.batch_id + 1
+    assert present is ledger or present.baselines() is before
 
 
 def _asked(lake: Config) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,11 @@ class Commit:
     tags: tuple[str, ...]
     rewrite: bool
     columns: tuple[tuple[int, str, str], ...] = ()  # field id, name and Spark type at this commit
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """Return the batch and the LSN of a build's commit; None if no build made it."""
+        return None if self.batch_id is None or self.lsn is None else (self.batch_id, int(self.lsn))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,47 +197,6 @@ def misshapen(table: TableVersion, made: Applied) -> str | None:
         if found.get(name) != kind
     ]
     return "; ".join(wrong[:3]) + f" (and {len(wrong) - 3} more)" * (len(wrong) > 3) if wrong else None
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """The events of the log for tables since their builds. Batches up to `floor` are not counted."""
-
-    floor: int
-    ends: Mapping[int, Lsn]  # by batch
-    inside: Collection[int]  # tables of which a build ended inside a batch
-    newest: Mapping[int, tuple[int, int]]  # batch and commit LSN of a table's newest event
-
-    def outdates(self, relid: int, build: Commit | None) -> bool:
-        """Return whether a new build has anything to do after `build`."""
-        if build is None or build.batch_id is None or build.lsn is None or build.batch_id < self.floor:
-            return True
-        batch, highest = self.newest.get(relid, (-1, -1))
-        if batch > build.batch_id:
-            return True
-        within = build.lsn < self.ends.get(build.batch_id, 0)
-        return within and (relid not in self.inside or highest >= build.lsn)
-
-
-def news(spark: SparkSession, ledger: Ledger, built: Iterable[tuple[int, Commit | None]]) -> News:
-    """Read what the log holds for each table since its builds, each given with the relid of its table."""
-    stands = [(r, b.batch_id, b.lsn) for r, b in built if b is not None and b.batch_id is not None]
-    ends = ledger.ends({batch for _, batch, _ in stands})
-    inside = [(r, lsn) for r, batch, lsn in stands if lsn is not None and lsn < ends.get(batch, 0)]
-    newest: dict[int, tuple[int, int]] = {}
-    last = ledger.last()
-    floor = min((batch for _, batch, _ in stands), default=0 if last is None else last.batch_id)
-    if last is not None and stands and (inside or last.batch_id > floor):
-        relids = ", ".join(sorted({str(relid) for relid, _ in inside})) or "NULL"
-        low = int(min((lsn for _, lsn in inside), default=Lsn(0)))
-        rows = spark.sql(
-            f"SELECT relid, max(batch_id), max(commit_lsn) FROM {ledger.access.names.events}"
-            f" VERSION AS OF {ledger.snapshot_id()}"
-            f" WHERE (batch_id > {floor} OR relid IN ({relids}) AND commit_lsn >= {low})"
-            f" AND kind IN {BUILT_FROM} GROUP BY relid"
-        ).collect()
-        newest = {relid: (batch, commit) for relid, batch, commit in rows}
-    return News(floor, ends, frozenset(relid for relid, _ in inside), newest)
 
 
 def rows_between(

@@ -6,7 +6,7 @@ committed against exactly what was read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -85,11 +85,10 @@ class Ledger(LogReading):
 
     def refresh(self) -> None:
         """Discard what was read; the next question reads again."""
-        for name in ("_snapshot", "_last", "_events", "_current_events"):
+        for name in ("_snapshot", "_last", "_events", "_made", "_current_events"):
             self.__dict__.pop(name, None)
         self._recorded.clear()
-        self._made.clear()
-        self._current_made.clear()
+        self._current_made = {}  # readings from before keep theirs
 
     def last(self) -> BatchRecord | None:
         """Return the newest batch; None before the first. It is read from the snapshot's summary, or else the log."""
@@ -114,14 +113,6 @@ class Ledger(LogReading):
             return stated
         (row,) = self._read([[("kind", "=", Kind.BATCH), ("batch_id", "=", newest)]], ("payload",))
         return BatchRecord.from_json(row["payload"])
-
-    def ends(self, batches: Collection[int]) -> dict[int, Lsn]:
-        """Return the LSNs to which these batches complete the log, by batch."""
-        if not batches:
-            return {}
-        within: Terms = [("batch_id", ">=", min(batches)), ("batch_id", "<=", max(batches))]
-        rows = self._read([[("kind", "=", Kind.BATCH), *within]], ("batch_id", "end_lsn"))
-        return {row["batch_id"]: Lsn(row["end_lsn"]) for row in rows if row["batch_id"] in batches}
 
     def decides(self, batch_id: int, lsn: Lsn) -> bool:
         """Return whether any event that plans or states depend on is of a later batch, or at this LSN or later."""

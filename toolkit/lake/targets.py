@@ -7,12 +7,13 @@ itself, and its macro `cdc_decide` calls `decide` through the toolkit's plugin f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
 from toolkit.lake.applied import BUILT_FROM, commits
+from toolkit.lake.new_events import news
 from toolkit.values.errors import TableDamaged
 from toolkit.values.outcome import BuildAction
 
@@ -157,11 +158,12 @@ def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[Tab
         if target is not None and Found(target, decide(aim, target, Facts())).quiet
     ]
     built = {t.place for t in asked if (t.batch, t.lsn) != (last.batch_id, int(upto))}
-    news = _facts(spark, log, upto, _with_news(spark, log, built))
+    new = news(spark, log, {(batch, lsn) for _, batch, lsn in built})
+    facts = _facts(spark, log, upto, {place for place in built if new.after(place[0], place[1:])})
     found = []
     for table, aim in zip(tables, aims, strict=True):
-        new = Facts() if table.target is None else news.get(table.target.place, Facts())
-        found.append(replace(table, decision=None if table.damage else decide(aim, table.target, new), news=new))
+        since = Facts() if table.target is None else facts.get(table.target.place, Facts())
+        found.append(replace(table, decision=None if table.damage else decide(aim, table.target, since), news=since))
     rebuilt = [not f.damage and (f.decision is None or f.decision.action == BuildAction.REBUILD) for f in found]
     places = [(plan.relid, _FIRST, _FIRST) for plan, _ in models]
     whole = _facts(spark, log, upto, {place for place, folded in zip(places, rebuilt, strict=True) if folded})
@@ -189,20 +191,6 @@ def _target(metadata: dict[str, Any]) -> Target | None:
         return None
     relid, generation, schema_id = (int(properties[f"cdc.{key}"]) for key in ("relid", "generation", "schema-id"))
     return Target(relid, generation, schema_id, str(made[0].snapshot_id), build.batch_id, int(build.lsn))
-
-
-def _with_news(spark: SparkSession, log: Ledger, built: Collection[tuple[int, int, int]]) -> set[tuple[int, int, int]]:
-    """Return those of the places, each of a table, after which the log may have events of the table."""
-    if not built:
-        return set()
-    batch, lsn = (min(place[n] for place in built) for n in (1, 2))
-    rows = spark.sql(
-        f"select relid, max(batch_id), max(commit_lsn) from {log.access.names.events}"
-        f" version as of {log.snapshot_id()}"
-        f" where kind in {BUILT_FROM} and (batch_id > {batch} or commit_lsn >= {lsn}) group by relid"
-    ).collect()
-    newest = {row[0]: (row[1], row[2]) for row in rows}
-    return {p for p in built if p[0] in newest and (newest[p[0]][0] > p[1] or newest[p[0]][1] >= p[2])}
 
 
 def _facts(

@@ -11,8 +11,14 @@ from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table
 
 if TYPE_CHECKING:
-    from toolkit.lake.applied import Applied, Commit, News
+    from toolkit.lake.applied import Applied, Commit
+    from toolkit.lake.new_events import News
     from toolkit.lake.opened import Lake
+
+
+def outdates(news: News, relid: int, build: Commit | None) -> bool:
+    """Return whether a new build has anything to do for a table after this one."""
+    return build is None or build.place is None or news.after(relid, build.place)
 
 
 class Build(Protocol):
@@ -39,7 +45,8 @@ def build_tables(lake: Lake, wanted: set[int], build: Build) -> BuiltTables:
         BuildFailed: more failed than the build of single tables.
     """
     from toolkit.lake import reads
-    from toolkit.lake.applied import Applied, news
+    from toolkit.lake.applied import Applied
+    from toolkit.lake.new_events import news
     from toolkit.rawlog.states import live_tables, table_states
 
     ledger = lake.reread()
@@ -60,8 +67,8 @@ def build_tables(lake: Lake, wanted: set[int], build: Build) -> BuiltTables:
         made[table.relid] = Applied.of(current)
         # A check compares `current` only. A table of which `history` lacks an event is not proven either.
         builds += [(table.relid, made[table.relid].build), (table.relid, Applied.of(history).build)]
-    since = news(lake.spark, ledger, builds)
-    outdated = {relid for relid, build in builds if since.outdates(relid, build)}
+    since = news(lake.spark, ledger, {build.place for _, build in builds if build is not None and build.place})
+    outdated = {relid for relid, build in builds if outdates(since, relid, build)}
     late = [lake_table(t.schema, t.name) for t in asked if t.relid in outdated]
     failed: dict[int, str] = {}
     if late:

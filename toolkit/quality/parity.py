@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.quality import source_rows
-from toolkit.quality.built_tables import Build, BuiltTables, build_tables
+from toolkit.quality.built_tables import Build, BuiltTables, build_tables, outdates
 from toolkit.quality.cut import Drain, open_cut
 from toolkit.quality.report import CheckReport, Classes, Reference, Sample, TableCheck, noted
 from toolkit.quality.row_classes import Kept, classify
@@ -180,7 +180,7 @@ class _Comparing:
                 found.append(refused)
                 continue
             made[relid] = self.built.older.get(relid) or applied(self.access, self.live[relid])
-            if made[relid].exists and self.built.news.outdates(relid, made[relid].build):
+            if made[relid].exists and outdates(self.built.news, relid, made[relid].build):
                 reason = "it was put back to an earlier LSN while the check was taken, by another process"
                 found.append(replace(self._named(self.live[relid]), reason=reason, remedy="cdc check"))
                 continue

@@ -1,0 +1,101 @@
+"""Find out which tables have new events since their builds, whatever the age of the log and of those builds.
+
+A table that never changes keeps the position of its first build, so each run would read the log from there on. Instead,
+a file of this machine keeps what earlier runs have found, and a run reads only the batches since. Without the file, or
+with another log, it reads all of them once more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.lake import reads
+from toolkit.lake.applied import BUILT_FROM
+from toolkit.values.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from toolkit.lake.ledger import Ledger
+    from toolkit.values.lake_access import LakeAccess
+
+#: The batch and the LSN up to which a table was built.
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """The highest batch and the highest commit LSN of each table's events, by relid, of those kinds that a build uses.
+
+    Known are the events after the batch of `since`, and those at its LSN or later. `end` is the end of the log.
+    """
+
+    since: Place
+    end: Place
+    newest: Mapping[int, Place]
+
+    def after(self, relid: int, place: Place) -> bool:
+        """Return whether the log may have new events of a table that was built up to a place."""
+        if place == self.end:
+            return False
+        if place[0] < self.since[0] or place[1] < self.since[1]:
+            return True
+        batch, lsn = self.newest.get(relid, (-1, -1))
+        return batch > place[0] or lsn >= place[1]
+
+
+def news(spark: SparkSession, log: Ledger, built: Collection[Place]) -> News:
+    """Return what is new for tables that were built up to these places. The log must have a batch."""
+    last = log.last()
+    assert last is not None
+    end = (last.batch_id, int(last.complete_to))
+    older = [place for place in built if place != end]
+    if not older:
+        return News(end, end, {})
+    since = (min(batch for batch, _ in older), min(lsn for _, lsn in older))
+    known, newest = _known(log, last.generation), dict[int, Place]()
+    later = f"(batch_id > {since[0]} or commit_lsn >= {since[1]})"
+    if known is not None and known.since[0] <= since[0] and known.since[1] <= since[1]:
+        if known.end == end:
+            return known
+        since, newest, later = known.since, dict(known.newest), f"batch_id > {known.end[0]}"
+    rows = spark.sql(
+        f"select relid, max(batch_id), max(commit_lsn) from {log.access.names.events}"
+        f" version as of {log.snapshot_id()}"
+        f" where kind in {BUILT_FROM} and generation = {last.generation} and {later} group by relid"
+    ).collect()
+    for relid, batch, lsn in rows:
+        newest[relid] = (batch, max(lsn, newest.get(relid, (-1, -1))[1]))
+    kept = {"snapshot": log.snapshot_id(), "generation": last.generation}
+    with suppress(OSError):  # the next run reads more
+        write_whole(_file(log.access), json.dumps(kept | {"since": since, "end": end, "newest": newest}))
+    return News(since, end, newest)
+
+
+def _known(log: Ledger, generation: int) -> News | None:
+    """Return what an earlier run has found in a state of the log from which the present one comes; None otherwise.
+
+    A log that was restored may have other events under the same batches.
+    """
+    try:
+        kept = json.loads(_file(log.access).read_bytes())
+        (batch, lsn), (last, upto), snapshot = kept["since"], kept["end"], kept["snapshot"]
+        newest = {int(relid): (of[0], of[1]) for relid, of in kept["newest"].items()}
+        found = News((batch, lsn), (last, upto), newest) if kept["generation"] == generation else None
+    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    metadata = reads.metadata(log.access, log.access.names.events) or {}
+    parents = {s["snapshot-id"]: s.get("parent-snapshot-id") for s in metadata.get("snapshots") or ()}
+    at = log.snapshot_id()
+    while at is not None and at != snapshot:
+        at = parents.get(at)
+    return None if at is None else found
+
+
+def _file(access: LakeAccess) -> Path:
+    return access.work_dir / "newest-events.json"
