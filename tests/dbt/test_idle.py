@@ -41,7 +41,7 @@ def test_a_build_with_nothing_new_does_not_start_dbt(built: Lake, monkeypatch: p
         built.spark.sql("drop view staging.changes")
 
     def forget_version() -> None:
-        (built.config.lake_access.work_dir / "dbt" / "shared-views").write_text("of another version")
+        (built.config.lake_access.work_dir / "dbt" / "shared-views").write_bytes(b"\xff of another")
 
     def add_own_model() -> None:
         (folder / "models" / "own.sql").write_text("select 1 as n")

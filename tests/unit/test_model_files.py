@@ -92,6 +92,8 @@ def test_files_of_unchanged_tables_are_not_made_again(tmp_path: Path, monkeypatc
     assert write("integer") == (2, 0)
     assert write("integer", dropped=True) == (1, 2) and not file.exists()
     assert write("integer", dropped=True) == (0, 0)
+    (config.lake_access.work_dir / "dbt/models").write_bytes(b"\xff")  # damaged
+    assert write("integer", dropped=True) == (1, 0)
 
 
 def test_labels_that_look_like_calls_of_dbt_stop_no_build(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def write(
     try:
         written = _write(project, {_PROFILE: profile(access, dbt=dbt)})
         # To make thousands of files only to find them right takes seconds.
-        if not record.is_file() or record.read_text(encoding="ascii") != _state(project, made_of):
+        if not record.is_file() or record.read_bytes() != _state(project, made_of).encode():
             files = _files(access.names, found, shown)
             written += _write(project, files)
             removed = _remove_others(project, files)
@@ -130,7 +130,7 @@ def _made_of(kept: Namespaces, versions: Iterable[SchemaVersion], roots: Iterabl
 def _state(project: Path, made_of: str) -> str:
     """Return a hash of what the generated files are made of, and of the files as the file system knows them now.
 
-    The time of its own last change of a file, unlike the time of the last writing, is set by nothing else.
+    Any program can set the time at which a file was last written, but none the time of its last change (ctime).
     """
     found = sorted(path for layer in Layer for path in (project / "models" / layer).glob(f"{layer}__*"))
     stats = ((path, path.lstat()) for path in found)

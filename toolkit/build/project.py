@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,10 +182,10 @@ def has_shared_views(access: LakeAccess) -> bool:
         path.with_suffix("").parts[1:] for path in _shipped() if path.suffix == ".sql" and path.parts[0] == "models"
     )
     try:
-        made = _views_record(access).read_text(encoding="ascii")
+        current = _views_record(access).read_bytes() == _shipped_digest().encode()
     except FileNotFoundError:
         return False
-    return made == _shipped_digest() and all(name in reads.tables(access, schema, "VIEW") for schema, name in views)
+    return current and all(name in reads.tables(access, schema, "VIEW") for schema, name in views)
 
 
 def record_shared_views(access: LakeAccess) -> None:
@@ -203,10 +204,11 @@ def ran_dbt(access: LakeAccess) -> bool:
 
 def record_dbt(access: LakeAccess, *, needed: bool) -> None:
     """Record whether a build needed dbt."""
-    if needed:
-        _needless(access).unlink(missing_ok=True)
-    else:
-        write_whole(_needless(access), "")
+    with suppress(OSError):  # it only decides when dbt is imported
+        if needed:
+            _needless(access).unlink(missing_ok=True)
+        else:
+            write_whole(_needless(access), "")
 
 
 def _needless(access: LakeAccess) -> Path:
