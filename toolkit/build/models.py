@@ -132,9 +132,13 @@ def _state(project: Path, made_of: str) -> str:
 
     Any program can set the time at which a file was last written, but none the time of its last change (ctime).
     """
-    found = sorted(path for layer in Layer for path in (project / "models" / layer).glob(f"{layer}__*"))
-    stats = ((path, path.lstat()) for path in found)
+    stats = ((path, path.lstat()) for path in _made_files(project))
     return _hash(chain([made_of], (f"{path} {stat.st_ino} {stat.st_size} {stat.st_ctime_ns}" for path, stat in stats)))
+
+
+def _made_files(project: Path) -> list[Path]:
+    """List the files under the names of generated models, in order."""
+    return sorted(path for layer in Layer for path in (project / "models" / layer).glob(f"{layer}__*"))
 
 
 def _hash(texts: Iterable[str]) -> str:
@@ -193,8 +197,8 @@ def _write(project: Path, files: Mapping[Path, str]) -> list[str]:
 
 def _remove_others(project: Path, files: Collection[Path]) -> list[str]:
     """Remove the models of the layers that are not among these files, and return their paths."""
-    found = (p.relative_to(project) for layer in Layer for p in (project / "models" / layer).glob(f"{layer}__*"))
-    others = sorted(path for path in found if path not in files)
+    found = (path.relative_to(project) for path in _made_files(project))
+    others = [path for path in found if path not in files]
     for path in others:
         _remove(project, path)
     return [str(path) for path in others]

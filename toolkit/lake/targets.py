@@ -162,8 +162,8 @@ def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[Tab
     facts = _facts(spark, log, upto, {place for place in built if new.after(place[0], place[1:])})
     found = []
     for table, aim in zip(tables, aims, strict=True):
-        since = Facts() if table.target is None else facts.get(table.target.place, Facts())
-        found.append(replace(table, decision=None if table.damage else decide(aim, table.target, since), news=since))
+        own = Facts() if table.target is None else facts.get(table.target.place, Facts())
+        found.append(replace(table, decision=None if table.damage else decide(aim, table.target, own), news=own))
     rebuilt = [not f.damage and (f.decision is None or f.decision.action == BuildAction.REBUILD) for f in found]
     places = [(plan.relid, _FIRST, _FIRST) for plan, _ in models]
     whole = _facts(spark, log, upto, {place for place, folded in zip(places, rebuilt, strict=True) if folded})
