@@ -108,7 +108,7 @@ def write(
     removed: list[str] = []
     try:
         written = _write(project, {_PROFILE: profile(access, dbt=dbt)})
-        # To make thousands of files only to find them right takes seconds.
+        # For thousands of tables, generating the files only to find them unchanged takes seconds.
         if not record.is_file() or record.read_bytes() != _state(project, made_of).encode():
             files = _files(access.names, found, shown)
             written += _write(project, files)

@@ -1,8 +1,8 @@
-"""Find out which tables have new events since their builds, whatever the age of the log and of those builds.
+"""Find the tables that have events after their last build, without reading all of the log at each run.
 
 A table that never changes keeps the position of its first build, so each run would read the log from there on. Instead,
-a file of this machine keeps what earlier runs have found, and a run reads only the batches since. Without the file, or
-with another log, it reads all of them once more.
+a file in the work folder keeps the newest event of each table that earlier runs have found, and a run reads only the
+batches since. Without that file, or if it is of another log, the run reads from the oldest build on once more.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class CurrentReading(LogReading):
         ddl: Callable[[], Sequence[_Row]],
         made: Made | None = None,
     ) -> None:
-        """Read these events. `made` is what other readings of them have made, and then also what this one makes."""
+        """Read these events. Readings that get the same `made` share the objects that they make of them."""
         self._whole, self._events, self._ddl = whole, events, ddl
         if made is not None:
             self._made = made

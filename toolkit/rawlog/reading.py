@@ -31,7 +31,7 @@ from toolkit.values.table import SchemaVersion, TableVersion
 _log = logger(__name__)
 _P = TypeVar("_P")
 _T = TypeVar("_T")
-#: What was made of events, by their kinds.
+#: Objects that a reading has made of its events, by the kinds of these events.
 Made = dict[tuple[str, ...], Any]
 
 
@@ -124,7 +124,7 @@ class LogReading(ABC):
         return {}
 
     def _made_of(self, make: Callable[..., _T], *kinds: str) -> _T:
-        """Return what is made of the events of these kinds: made once, for all questions to this reading."""
+        """Return what `make` returns for the events of these kinds. It is called once, and its result is kept."""
         if kinds not in self._made:
             self._made[kinds] = make(*map(self.rows, kinds))
         found: _T = self._made[kinds]
