@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support_lake import catalog_locked
-from toolkit.lake import reads, sqlite_catalog
+from toolkit.lake import published_views, reads, sqlite_catalog
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.values.config import Config
 from toolkit.values.errors import LakeError, TableDamaged
@@ -159,3 +160,16 @@ def test_many_tables_are_read_by_one_connection(config: Config, monkeypatch: pyt
         assert 1 <= time.monotonic() - begun < 3
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         made[-1].execute("select 1")
+
+
+def test_a_view_of_which_the_metadata_is_damaged_is_named_and_not_replaced(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(sqlite3.connect(config.lake_access.catalog_db)) as catalog, catalog:
+        catalog.execute("update iceberg_tables set table_namespace = 'published'")
+    (config.root / "00000-x.gz.metadata.json").write_bytes(b"")
+    row = {"relid": 1, "tag": "proven_g1_7", "relation": "shown", "snapshot_id": 7}
+    monkeypatch.setattr(published_views, "proofs_by_name", lambda _: {"shown": row})
+    no_spark: Any = None
+    with pytest.raises(TableDamaged, match=r"published.shown: metadata file .* cannot be read"):
+        published_views.follow(config.lake_access, no_spark, datetime.now(UTC), threads=2, deprecated_days=1.0)
