@@ -68,6 +68,13 @@ if not LAKE_KIND:
 
 
 @pytest.fixture(autouse=True)
+def _no_start_beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No unit test that runs a command starts Spark beside it."""
+    if request.node.get_closest_marker("unit") is not None:
+        monkeypatch.setattr("toolkit.lake.session.begin", lambda access: None)
+
+
+@pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the configuration of whoever runs it."""
     kept = ("CDC_TEST_", *(("CDC_LAKE__", "CDC_SPARK") if LAKE_KIND else ()))

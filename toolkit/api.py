@@ -154,11 +154,12 @@ class Toolkit:
     def _check(self, tables: Sequence[str], *, full: bool = False, failed_before: Sequence[str] = ()) -> CheckReport:
         from toolkit.build import dbt_run
         from toolkit.capture import slot_drain
-        from toolkit.lake import lake_catalog
+        from toolkit.lake import lake_catalog, session
         from toolkit.quality import parity
         from toolkit.values.libraries import Library, preload
 
         preload(Library.GREAT_EXPECTATIONS, after=lake_catalog.modules_of(self.config.lake_access))
+        session.begin(self.config.lake_access)
         own_failed = [*failed_before]
 
         def build(*, select: Sequence[str] | None = None) -> BuildResult:
@@ -191,7 +192,7 @@ class Toolkit:
         from toolkit.build import dbt_run
         from toolkit.capture import copy, slot_drain
         from toolkit.capture.runner import only_runner
-        from toolkit.lake import lake_catalog
+        from toolkit.lake import lake_catalog, session
         from toolkit.values.libraries import Library, preload
 
         failed: list[BuildFailed] = []
@@ -208,6 +209,7 @@ class Toolkit:
 
         with only_runner(self.lake, self.config.source):
             preload(Library.GREAT_EXPECTATIONS, after=lake_catalog.modules_of(self.config.lake_access))
+            session.begin(self.config.lake_access)
             drained = _timed("drain", lambda: slot_drain.drain(self.source, self.lake), finished)
             healed = _timed("heal", lambda: copy.repair_stale(self.source, self.lake), finished) if heal else None
             built = _timed("build", build, finished)

@@ -131,3 +131,25 @@ def test_where_no_lock_can_be_made_spark_is_started_all_the_same(tmp_path: Path,
     (tmp_path / "file").touch()
     with jars.one_download({"spark.jars.ivy": str(tmp_path / "file" / "ivy"), "spark.jars.packages": packages}):
         pass
+
+
+def test_the_class_path_has_all_jars_of_the_lock_file_or_none(loaded: list[str], tmp_path: Path) -> None:
+    """Iceberg alone was on it while Spark downloaded the driver of PostgreSQL, and did not find the driver."""
+    folder = tmp_path / "an ivy"
+
+    def found(**spark: str) -> tuple[Path, ...]:
+        given = {f"spark.{name.replace('_', '.')}": value for name, value in spark.items()}
+        config = Config(root=tmp_path, spark={"spark.jars.ivy": str(folder), **given})
+        return jars.class_path(session.spark_settings(config.lake_access))
+
+    files = [folder / "jars" / jars.file_name(name) for name in jars.PINNED]
+    assert len(files) == len(loaded) == 2 and list(found()) == files
+    assert found(jars="/their.jar") == found(jars_packages=f"{','.join(jars.PINNED)},org.example:theirs:1.0") == ()
+    assert found(jars_packages="") == ()
+    text = files[0].read_text()
+    files[0].write_text(f"{text}x")
+    assert found() == ()
+    files[0].write_text(text)
+    assert list(found()) == files
+    files[1].unlink()
+    assert found() == ()

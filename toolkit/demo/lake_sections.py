@@ -6,14 +6,13 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from toolkit.lake.session import ONE_COMPILER
 from toolkit.values.resources import ROOT
 
 if TYPE_CHECKING:
     from toolkit.demo.loopback import ObjectStore, Standalone
     from toolkit.demo.server import EmbeddedServer
 
-#: One compiler alone gets 48 MB for its code. Spark fills them with the classes that it generates, and the JVM ends.
-QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 #: Lake and Spark on this machine.
 LOCAL = f"""\
 [lake]
@@ -22,7 +21,7 @@ uri = "jdbc:sqlite:lake/catalog.db"
 
 # For tables this small the JVM's second compiler costs more than it saves. Leave it on for a real lake.
 [spark]
-"spark.driver.extraJavaOptions" = "{QUICK}"
+"spark.driver.extraJavaOptions" = "{ONE_COMPILER}"
 """
 
 
@@ -44,8 +43,8 @@ def on_servers(server: EmbeddedServer, database: str, store: ObjectStore, spark:
             "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
             "spark.executorEnv.PYTHONPATH": str(ROOT),  # the toolkit need not be installed
             **{f"spark.executorEnv.{name}": value for name, value in store.environment.items()},
-            "spark.driver.extraJavaOptions": QUICK,
-            "spark.executorEnv.JDK_JAVA_OPTIONS": QUICK,
+            "spark.driver.extraJavaOptions": ONE_COMPILER,
+            "spark.executorEnv.JDK_JAVA_OPTIONS": ONE_COMPILER,
         },
     }
     return "\n".join(

@@ -38,6 +38,7 @@ def _parts(java_home: Path, settings: Mapping[str, str]) -> Iterator[str]:
     with suppress(OSError):
         yield (java_home / "release").read_text(encoding="utf-8", errors="replace")
     yield settings.get("spark.jars.packages", "")
+    yield from map(str, jars.class_path(settings))
     for folder in (Path(pyspark.__file__).parent / "jars", jars.folder_of(settings)):
         for jar in sorted(folder.glob("*.jar")):
             found = jar.stat()

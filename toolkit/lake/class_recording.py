@@ -11,15 +11,23 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from toolkit.lake import pandas_on_demand, session
+import pyarrow as pa
+
+from toolkit.lake import pandas_on_demand, reads, session, table_commit
 from toolkit.lake.class_archive import place
 from toolkit.lake.java import find_java
+from toolkit.lake.table_commit import Commit
 from toolkit.values import progress
 from toolkit.values.errors import JavaMissing
 from toolkit.values.lake_access import LakeAccess, LakeConfig
 from toolkit.values.log_setup import logger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _log = logger(__name__)
 _SECONDS = 300  # what the JVM may take to write the archive as it ends
@@ -40,6 +48,13 @@ _TYPICAL = (
     "CREATE OR REPLACE VIEW n.v AS SELECT count(*) AS rows, sum(h % 7) AS h FROM n.u VERSION AS OF 'x' WHERE id > 3",
     "SELECT * FROM n.v",
     "SELECT * FROM n.t.snapshots",
+)
+
+#: The joins and functions of a fold. `p` are plans, which come from this process.
+_FOLD = (
+    "SELECT id, text FROM (SELECT t.id, max_by(named_struct('text', t.text, 'cells', transform(p.columns, (c, i) ->"
+    " coalesce(element_at(t.cells, i + 1), c))), struct(t.at, t.id)).text AS text FROM n.t AS t JOIN p ON t.id = p.id"
+    " WHERE t.id IN (3, 5) GROUP BY t.id)"
 )
 
 
@@ -124,11 +139,25 @@ def record(archive: str, lake: str, settings: Mapping[str, str]) -> None:
     pandas_on_demand.enable()
     option = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={archive}"', "spark.master": "local[1]"}
     # Not a `Config`, which reads the environment: these statements must not run on the user's lake.
-    spark = session.own_session(LakeAccess(Path(lake), LakeConfig(), {**settings, **option}))
+    access = LakeAccess(Path(lake), LakeConfig(), {**settings, **option})
+    spark = session.own_session(access)
     for statement in _TYPICAL:
         spark.sql(statement).collect()
     spark.sparkContext.parallelize([0], 1).map(str).collect()
+    _build_small(spark, access)
     session.stop_session(seconds=_SECONDS)
+
+
+def _build_small(spark: SparkSession, access: LakeAccess) -> None:
+    """Fold and write as a build of small tables does: a frame of this process, its rows as Arrow, and a commit."""
+    plans = pa.table({"id": [3, 5], "columns": [["a"], ["b", None]]})
+    pandas_on_demand.create_frame(spark, plans).createOrReplaceTempView("p")
+    rows = spark.sql(_FOLD).toArrow()
+    columns = [("id", "BIGINT"), ("text", "STRING")]
+    made = Commit({"format-version": "3"}, {"cdc.lsn": "0/0"}, "x", None)
+    java = table_commit.Java(spark)
+    table_commit.replace_table(java, access, "n.w", columns, rows, made)
+    table_commit.overwrite(java, access, "n.w", rows, replace(made, tag="y", since=reads.snapshot_id(access, "n.w")))
 
 
 if __name__ == "__main__":

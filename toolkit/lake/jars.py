@@ -8,6 +8,7 @@ import os
 import pwd
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -76,6 +77,24 @@ def one_download(settings: Mapping[str, str]) -> Iterator[None]:
         yield
 
 
+def class_path(settings: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the jars of the lock file for the class path of the JVM, if Spark has resolved them, with the pinned hash.
+
+    There their classes are found at once, and the archive of classes has them. Otherwise Spark looks for each of them
+    in all of its own jars first. It is all jars or none, and none if the user adds others: a class on the class path
+    finds other classes only there.
+    """
+    asked = [name.strip() for name in settings["spark.jars.packages"].split(",")]
+    if settings.get("spark.jars") or not PINNED.keys() >= set(asked):
+        return ()
+    found = {name: folder_of(settings) / file_name(name) for name in asked}
+    return tuple(found.values()) if all(_has(path, PINNED[name]) for name, path in found.items()) else ()
+
+
+def _has(path: Path, sha256: str) -> bool:
+    return path.is_file() and _sha256(path) == sha256
+
+
 def require_pinned(jars: Iterable[str], settings: Mapping[str, str]) -> None:
     """Compare jars with the lock file: those of it that the settings ask for, and what was resolved with them alone.
 
@@ -93,8 +112,7 @@ def require_pinned(jars: Iterable[str], settings: Mapping[str, str]) -> None:
             continue
         cache = path.parent.parent / "cache"
         if name := ours.get(path.name):
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = _sha256(path)
             if digest != PINNED[name]:
                 raise LakeError(
                     f"{path} is not the jar {name} that this version is made for: its sha256 is {digest}, expected"
@@ -110,6 +128,17 @@ def require_pinned(jars: Iterable[str], settings: Mapping[str, str]) -> None:
             f"Spark did not load {missing[0]}, so its sha256 cannot be compared; if other jars replace it, leave"
             f" {ours[missing[0]]} out of spark.jars.packages in [spark]"
         )
+
+
+def _sha256(path: Path) -> str:
+    found = path.stat()
+    return _sha256_of(path, found.st_size, found.st_mtime_ns)
+
+
+@cache  # a start asks three times, and takes 0.1 s each time
+def _sha256_of(path: Path, size: int, modified: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def file_name(coordinate: str) -> str:

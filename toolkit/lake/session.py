@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import secrets
@@ -13,11 +14,11 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import class_archive, cluster, jars, pandas_on_demand
+from toolkit.lake import class_archive, cluster, jars, pandas_on_demand, reads
 from toolkit.lake.java import find_java
 from toolkit.lake.lake_catalog import forbid_repeated_commits, jars_of, secrets_of, spark_properties
 from toolkit.lake.tables import require_writable
@@ -38,14 +39,22 @@ if TYPE_CHECKING:
 
 LOG_NAME = "spark.log"
 _DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"
+_CLASS_PATH = "spark.driver.extraClassPath"
 _HEAP = "2g"
 _TASK_BYTES = 256 << 20  # heap that one task may need
 #: Spark's own list, and what catalogs call their secrets.
 _REDACTED = r"(?i)secret|password|token|(access|account)[.-]?key|credential|\.header\."
+_POLL_SECONDS = 0.05
+_END_SECONDS = 20.0
+#: Options for a JVM that works for seconds only, in which the work of the second compiler does not pay for itself. One
+#: compiler alone gets 48 MB for its code. Spark fills them with the classes that it generates, and the JVM ends.
+ONE_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+_SMALL_LOG = 250_000  # events; with 300,000, both ways took the same time
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 _lock = threading.RLock()
 _current: dict[str, Any] = {}  # "session", the "settings" that it was made with, and "own"
+_beginning: list[threading.Thread] = []  # the thread that starts Spark in the background
 
 
 def spark_settings(access: LakeAccess) -> dict[str, str]:
@@ -121,24 +130,28 @@ def session(access: LakeAccess) -> SparkSession:
         JavaMissing, LakeError: the JVM cannot be started, the lake's folder is not writable, or the executors of a
             cluster do not fit.
     """
-    with _lock:
-        settings = spark_settings(access)
-        shared: SparkSession | None = _current.get("session")
-        if shared is not None and shared._sc._jsc is not None:
-            if _current["settings"] == settings:
-                return shared
-            require_writable(access)
-            shared = _configured(shared, settings)
-            forbid_repeated_commits(shared, access.lake.catalog)
-            _make_default(shared)
-        else:
-            cluster.require_secured(access)
-            require_writable(access)
-            shared = _start(access, settings)
-            atexit.register(stop_session)
-        _current.clear()
-        _current.update(session=shared, settings=settings)
-        return shared
+    with _alone():
+        return _shared(access)
+
+
+def _shared(access: LakeAccess) -> SparkSession:
+    settings = spark_settings(access)
+    shared: SparkSession | None = _current.get("session")
+    if shared is not None and shared._sc._jsc is not None:
+        if _current["settings"] == settings:
+            return shared
+        require_writable(access)
+        shared = _configured(shared, settings)
+        forbid_repeated_commits(shared, access.lake.catalog)
+        _make_default(shared)
+    else:
+        cluster.require_secured(access)
+        require_writable(access)
+        shared = _start(access, settings)
+        atexit.register(stop_session)
+    _current.clear()
+    _current.update(session=shared, settings=settings)
+    return shared
 
 
 def running() -> bool:
@@ -146,10 +159,41 @@ def running() -> bool:
     return "session" in _current
 
 
+def begin(access: LakeAccess) -> None:
+    """Start Spark in the background for a command that will need it, unless it runs.
+
+    If it fails, it is started again where it is needed, and the error is raised there.
+    """
+    import pyspark.sql  # noqa: F401  (two threads that import it at a time may find modules half imported)
+
+    def start() -> None:
+        with suppress(Exception):
+            own_session(access)
+
+    if not running() and _starting() is None:
+        # Python waits for it at its own end, so that what a start has made is removed.
+        _beginning[:] = [threading.Thread(target=start, name="starting Spark")]
+        _beginning[0].start()
+
+
+def _starting() -> threading.Thread | None:
+    """Return the other thread that starts Spark in the background, if there is one."""
+    return next((t for t in _beginning if t.is_alive() and t is not threading.current_thread()), None)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Let no other thread start or stop Spark inside the block. A start in the background is waited for."""
+    if (thread := _starting()) is not None:
+        thread.join()
+    with _lock:
+        yield
+
+
 def own_session(access: LakeAccess) -> SparkSession:
     """Return the toolkit's own session in the shared JVM. ANSI mode is on; dbt turns it off in the shared session."""
-    with _lock:
-        shared = session(access)
+    with _alone():
+        shared = _shared(access)
         if "own" not in _current:
             fresh = _configured(shared, spark_settings(access))
             fresh.conf.set("spark.sql.ansi.enabled", "true")
@@ -159,39 +203,63 @@ def own_session(access: LakeAccess) -> SparkSession:
         return own
 
 
-def stop_session(*, at_once: bool = False, seconds: float = 20.0) -> None:
-    """Stop Spark and wait until its JVM ends. Do nothing if there is none.
+def stop_session(*, at_once: bool = False, seconds: float = _END_SECONDS) -> None:
+    """Stop Spark and wait until its JVM ends. Do nothing if there is none. A start in the background is broken off.
 
     `at_once` ends the JVM without a call to it, which is not possible after an interruption. A JVM that has not ended
     after so many seconds is killed.
     """
     if "pyspark" not in sys.modules:
         return
+    if (thread := _starting()) is not None:
+        _break_off(thread)
+    with _lock:
+        _stop(at_once, seconds)
+
+
+def _stop(at_once: bool, seconds: float) -> None:
     from pyspark import SparkContext
 
-    with _lock:
-        _current.clear()
-        atexit.unregister(stop_session)
-        gateway = SparkContext._gateway
-        if gateway is None:
-            return
-        process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-        try:
-            if SparkContext._active_spark_context is not None and not at_once:
-                from pyspark.sql import SparkSession
+    _current.clear()
+    atexit.unregister(stop_session)
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    try:
+        if SparkContext._active_spark_context is not None and not at_once:
+            from pyspark.sql import SparkSession
 
-                SparkSession(SparkContext._active_spark_context).stop()
-        except Exception:  # a JVM that died by itself answers with any py4j error, and has ended either way
-            SparkContext._active_spark_context = None
-        try:
-            if not at_once:
-                gateway.shutdown()
-        finally:
-            SparkContext._active_spark_context = None
-            SparkContext._gateway = None
-            SparkContext._jvm = None
-            if process is not None:
-                _end(process, seconds)
+            SparkSession(SparkContext._active_spark_context).stop()
+    except Exception:  # a JVM that died by itself answers with any py4j error, and has ended either way
+        SparkContext._active_spark_context = None
+    try:
+        if not at_once:
+            gateway.shutdown()
+    finally:
+        SparkContext._active_spark_context = None
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        if process is not None:
+            _end(process, seconds)
+
+
+def _break_off(starting: threading.Thread) -> None:
+    """End a start in the background by ending its JVM, as soon as there is one, in a way that leaves no files."""
+    from pyspark import SparkContext
+
+    def own(record: logging.LogRecord) -> bool:
+        return record.thread == threading.get_ident()
+
+    root = logging.getLogger()
+    root.addFilter(own)  # py4j reports each connection that breaks, to the root itself
+    try:
+        while starting.is_alive():
+            if (launched := getattr(SparkContext._gateway, "proc", None)) is not None:
+                launched.stdin.close()
+            starting.join(_POLL_SECONDS)
+    finally:
+        root.removeFilter(own)
 
 
 def jvm_end(seconds: float = 5.0) -> str | None:
@@ -248,6 +316,7 @@ def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
         conf.set("spark.authenticate.secret", secrets.token_hex(32))  # other local masters get one from Spark
     with environment(variables):
         gateway = _launch(access, settings, conf, java_home)
+        SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm  # `stop_session` finds it from here on
         try:
             # Spark has resolved its packages here, and no executor runs yet.
             resolved = gateway.jvm.java.lang.System.getProperty("spark.repl.local.jars") or ""
@@ -263,8 +332,7 @@ def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
             return started
         except BaseException as error:
             lines = str(error).splitlines()
-            SparkContext._gateway = gateway
-            stop_session()
+            _stop(at_once=False, seconds=_END_SECONDS)
             if isinstance(error, LakeError) or not isinstance(error, Exception):
                 raise
             raise LakeError(
@@ -278,9 +346,12 @@ def _launch(access: LakeAccess, settings: Mapping[str, str], conf: SparkConf, ja
     from pyspark.java_gateway import launch_gateway
 
     log_path = access.work_dir / LOG_NAME
+    own = settings.get(_CLASS_PATH, "")
+    conf.set(_CLASS_PATH, os.pathsep.join(filter(None, (own, *map(str, jars.class_path(settings))))))
     archive = class_archive.find(java_home, settings)
     shared = "" if archive is None else f' "-XX:SharedArchiveFile={archive}"'
-    conf.set(_DRIVER_OPTIONS, f"{settings[_DRIVER_OPTIONS]}{shared}")
+    quick = f" {ONE_COMPILER}" if _is_small(access) else ""
+    conf.set(_DRIVER_OPTIONS, f"{settings[_DRIVER_OPTIONS]}{quick}{shared}")
     with (
         progress.stage("starting Spark"),
         log_path.open("wb") as log,
@@ -296,6 +367,14 @@ def _launch(access: LakeAccess, settings: Mapping[str, str], conf: SparkConf, ja
                 raise LakeError(f"Spark did not start: {_last_words(log_path)}; all of it is in {log_path}") from None
     archive.unlink(missing_ok=True)
     return _launch(access, settings, conf, java_home)
+
+
+def _is_small(access: LakeAccess) -> bool:
+    """Return whether the log is known to hold few events; not if it is empty, as a first copy may fill it now."""
+    with suppress(LakeError):  # of a lake that is damaged or cannot be reached, which is reported where it is read
+        summary = reads.snapshot_summary(access, access.names.events) or {}
+        return 0 < int(summary.get("total-records", 0)) < _SMALL_LOG
+    return False
 
 
 @contextmanager
