@@ -151,15 +151,22 @@ class Toolkit:
         with only_runner(self.lake, self.config.source):
             return self._check(tables, full=full)
 
+    def _begin(self) -> None:
+        """Import Great Expectations and start Spark in the background, which a check needs later."""
+        from toolkit.lake import lake_catalog, reads, session
+        from toolkit.values.libraries import Library, preload
+
+        access = self.config.lake_access
+        preload(Library.GREAT_EXPECTATIONS, after=lake_catalog.modules_of(access))
+        if reads.metadata_location(access, access.names.events) is not None:  # without a log, a drain fails at once
+            session.begin(access)
+
     def _check(self, tables: Sequence[str], *, full: bool = False, failed_before: Sequence[str] = ()) -> CheckReport:
         from toolkit.build import dbt_run
         from toolkit.capture import slot_drain
-        from toolkit.lake import lake_catalog, session
         from toolkit.quality import parity
-        from toolkit.values.libraries import Library, preload
 
-        preload(Library.GREAT_EXPECTATIONS, after=lake_catalog.modules_of(self.config.lake_access))
-        session.begin(self.config.lake_access)
+        self._begin()
         own_failed = [*failed_before]
 
         def build(*, select: Sequence[str] | None = None) -> BuildResult:
@@ -192,8 +199,6 @@ class Toolkit:
         from toolkit.build import dbt_run
         from toolkit.capture import copy, slot_drain
         from toolkit.capture.runner import only_runner
-        from toolkit.lake import lake_catalog, session
-        from toolkit.values.libraries import Library, preload
 
         failed: list[BuildFailed] = []
 
@@ -208,8 +213,7 @@ class Toolkit:
                 return result
 
         with only_runner(self.lake, self.config.source):
-            preload(Library.GREAT_EXPECTATIONS, after=lake_catalog.modules_of(self.config.lake_access))
-            session.begin(self.config.lake_access)
+            self._begin()
             drained = _timed("drain", lambda: slot_drain.drain(self.source, self.lake), finished)
             healed = _timed("heal", lambda: copy.repair_stale(self.source, self.lake), finished) if heal else None
             built = _timed("build", build, finished)

@@ -71,6 +71,7 @@ _STAGES = (
     ("check", "comparing"),
     ("check", "reading 3 tables of the lake"),
     ("check", "publishing"),
+    ("run", "starting Spark"),
     ("run", "building"),
     ("run", "publishing"),
     ("repair public.one", "copying"),
