@@ -19,7 +19,8 @@ LOCAL = f"""\
 warehouse = "lake/warehouse"
 uri = "jdbc:sqlite:lake/catalog.db"
 
-# For tables this small the JVM's second compiler costs more than it saves. Leave it on for a real lake.
+# For tables this small the JVM's second compiler costs more than it saves. A real lake needs no such line: a JVM that
+# starts on a small log does without that compiler by itself.
 [spark]
 "spark.driver.extraJavaOptions" = "{ONE_COMPILER}"
 """
