@@ -20,6 +20,7 @@ from toolkit.ops import erased_tables, maintenance
 from toolkit.ops.erased_tables import ErasedTable
 from toolkit.quality import dual_capture, parity, published, second_server
 from toolkit.quality.dual_capture import AuditReport
+from toolkit.quality.published import Published
 from toolkit.quality.report import CheckReport
 from toolkit.source import connection
 from toolkit.source.slot import Cut
@@ -105,7 +106,7 @@ def compare(
     )
 
 
-def publish(config: Config, report: CheckReport, *, complete: bool = True, at: datetime | None = None) -> Sequence[str]:
+def publish(config: Config, report: CheckReport, *, complete: bool = True, at: datetime | None = None) -> Published:
     return published.publish(
         lake_of(config), config.check, report, complete=complete, at=at, threads=config.dbt.threads
     )

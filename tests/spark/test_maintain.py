@@ -215,6 +215,27 @@ def test_a_damaged_table_does_not_keep_the_others_from_upkeep(
     assert snapshots()[-1] == 2
 
 
+def test_a_table_without_its_metadata_does_not_keep_the_others_from_upkeep(spark: SparkSession, lake: Config) -> None:
+    """It ended before the first table. The place of the damaged one is still known, so that no other shares it."""
+    ledger_of(lake).append_empty(batch_record(1))
+    spark.sql("create namespace if not exists history")
+    for name in "abc":
+        spark.sql(f"create table history.{name} as select 1 as n")
+        spark.sql(f"insert into history.{name} select 2")
+    damaged = Path(str(reads.metadata_location(lake.lake_access, "history.b")).removeprefix("file:"))
+    damaged.write_bytes(b"")
+    with pytest.raises(
+        LakeError, match=rf"^table history\.b: metadata file {damaged} cannot be read: .*; run `cdc doc"
+    ):
+        commands.maintain(_at_once(lake))
+    kept = [reads.metadata(lake.lake_access, f"history.{name}") or {} for name in "ac"]
+    assert [len(one["snapshots"]) for one in kept] == [1, 1]
+    maintenance._require_own_folders(lake.lake_access, ["history.a", "history.b", "history.c"])
+    spark.sql(f"create table history.inside (n int) using iceberg location '{damaged.parent.parent}/inside'")
+    with pytest.raises(LakeError, match=r"^tables history\.b and history\.inside share the folder "):
+        commands.maintain(_at_once(lake))
+
+
 def test_a_new_log_is_merged_though_the_one_before_lacks_a_file(spark: SparkSession, lake: Config) -> None:
     """`cdc init --new-generation` is what is left to do where a file of the log is lost for good."""
     for batch_id in range(1, 12):

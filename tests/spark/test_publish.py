@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,6 +59,25 @@ def _killed_at(patch: pytest.MonkeyPatch, shop: Shop, step: Callable[..., Any], 
         inner.setattr(module, step.__name__, killed)
         with pytest.raises(Killed):
             shop.publish(None, **statuses)
+
+
+def test_a_damaged_view_does_not_keep_the_others_from_their_proofs(shop: Shop) -> None:
+    """The views of all tables stood still for one, and the results of the check were not written."""
+    shop.build(1)
+    shop.publish()
+    view = Path(str(reads.metadata_location(shop.config.lake_access, "published.public__b")).removeprefix("file:"))
+    whole = view.read_bytes()
+    view.write_bytes(b"")
+    shop.build(2)
+    found = commands.publish(shop.config, shop.report())
+    assert (found.moved, set(found.unmoved)) == (("public.a",), {"published.public__b"})
+    newest = [(row["table"], row["published"]) for row in trend.results(shop.config.lake_access) if row["lsn"] == 2]
+    assert newest == [("public.a", True), ("public.b", False)]
+    assert {row["lsn"] for row in shop.proofs().values()} == {2}
+    view.write_bytes(whole)
+    assert shop.seen() == (2, 1)
+    found = commands.publish(shop.config, shop.report())
+    assert found.unmoved == {} and shop.seen() == shop.seen_at_one_lsn() == (2, 2)
 
 
 def test_a_reader_sees_proven_rows_only_through_a_swap_and_a_kill(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,8 +177,8 @@ def test_an_older_check_that_ends_late_moves_nothing_back(shop: Shop, monkeypatc
     late, red = shop.report(), shop.report(a="different", b="different")
     shop.build(2)
     shop.publish()
-    assert commands.publish(shop.config, late) == ()
-    assert commands.publish(shop.config, red) == ()
+    assert commands.publish(shop.config, late).moved == ()
+    assert commands.publish(shop.config, red).moved == ()
     assert shop.seen() == shop.seen_at_one_lsn() == (2, 2)
     stored = shop.spark.table("ops.proofs").collect()
     assert {(row["status"], row["proven_lsn"]) for row in stored} == {("identical", "0/2")}
@@ -199,7 +219,7 @@ def test_an_older_check_that_ends_late_proves_no_table_that_a_newer_one_found_to
     late = shop.report()
     shop.build(2)
     shop.publish(a="different", b="not_taken")
-    assert commands.publish(shop.config, late) == ()
+    assert commands.publish(shop.config, late).moved == ()
     rows = shop.proofs().values()
     assert {(row["status"], row["lsn"], row["generation"], row["checked_lsn"]) for row in rows} == {
         ("different", None, 1, 2),

@@ -288,7 +288,7 @@ def test_maintenance_knows_folders_by_their_whole_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str
 ) -> None:
     """Read as a URL, the path of each table ended at the same `#`, and maintenance refused the lake for ever."""
-    monkeypatch.setattr(reads, "metadata", lambda _, name: {"location": f"{root}/{name}-1"})
+    monkeypatch.setattr(reads, "each_metadata", lambda _, names: [{"location": f"{root}/{name}-1"} for name in names])
     maintenance._require_own_folders(Config(root=tmp_path).lake_access, ["raw.events", "current.a"])
 
 
@@ -301,6 +301,6 @@ def test_maintenance_refuses_tables_that_share_a_folder(
 ) -> None:
     """A catalog behind a server may give a table the folder that a renamed table still has."""
     folders = {"raw.events": _EVENTS, "raw.old": second}
-    monkeypatch.setattr(reads, "metadata", lambda _, name: {"location": folders[name]})
+    monkeypatch.setattr(reads, "each_metadata", lambda _, names: [{"location": folders[name]} for name in names])
     with pytest.raises(LakeError, match=r"raw\.events and raw\.old share the folder") if shared else nullcontext():
         maintenance._require_own_folders(Config(root=tmp_path).lake_access, list(folders))

@@ -170,6 +170,17 @@ def test_a_build_with_a_failing_own_model_is_reported(tmp_path: Path, monkeypatc
     assert (notice["result"]["lsn"], notice["result"]["own_failed"]) == ("0/64", ["mine: no column x"])
 
 
+def test_a_view_that_is_not_moved_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check proved all tables, and readers still see what an earlier one has proven."""
+    report = CheckReport(Lsn(100), _RED.tables[:1], unmoved={"published.a": "it cannot be read; run `cdc doctor`"})
+    assert report.green
+    monkeypatch.setattr(Toolkit, "check", lambda *_, **__: report)
+    done, notice = _cdc(tmp_path, monkeypatch, "check")
+    assert (done.exit_code, notice["exit_code"]) == (1, 1)
+    assert notice["problem"] == "view published.a is not moved: it cannot be read; run `cdc doctor`"
+    assert notice["problem"] in done.stdout and notice["result"]["unmoved"] == {**report.unmoved}
+
+
 def test_a_repair_that_leaves_a_table_out_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = SnapshotResult(Lsn(100), {"public.a": 1}, {"public.b": "it is locked; run it again"})
     monkeypatch.setattr(Toolkit, "repair", lambda *_, **__: left)

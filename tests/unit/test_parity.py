@@ -278,7 +278,9 @@ def test_the_junit_file_of_a_check_without_tables_or_with_missing_references_is_
     assert wrong[0].startswith("foreign key a_b of public.a: 3 rows" if orphans else "no table was compared")
 
 
-def test_the_reports_of_a_check_name_the_users_failed_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reports_of_a_check_name_the_users_failed_models_and_views_that_are_not_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They were added to the report after its files were written: `junit.xml` was green, and the exit code 1."""
     failed, config = ["before: no column x"], Config(root=tmp_path)
     lake: Any = SimpleNamespace(access=config.lake_access, ledger=None)
@@ -289,16 +291,19 @@ def test_the_reports_of_a_check_name_the_users_failed_models(tmp_path: Path, mon
 
     monkeypatch.setattr(parity, "compare", compared)
     monkeypatch.setattr(expectations, "validate", lambda *_, **more: None)
-    monkeypatch.setattr(published, "publish", lambda *_, **more: ())
+    unmoved = {"published.a": "it is torn; run `cdc doctor`"}
+    monkeypatch.setattr(published, "publish", lambda *_, **more: published.Published((), unmoved))
     report = parity.check(
         config.source_access, lake, config.check, drain=lambda **more: None,
         build=lambda **more: failed.extend(["mine: a: b", *failed]), threads=1, own_failed=failed,
     )  # fmt: skip
     assert report.green and report.own_failed == ("before: no column x", "mine: a: b")
-    assert expectations.last_report(config.lake_access)["own_failed"] == [*report.own_failed]
+    written = expectations.last_report(config.lake_access)
+    assert (written["own_failed"], written["unmoved"]) == ([*report.own_failed], unmoved)
     suite = ElementTree.parse(expectations.directory(config.lake_access) / "junit.xml").getroot()
-    assert (len(suite), suite.attrib["tests"], suite.attrib["failures"], suite.attrib["errors"]) == (3, "3", "2", "0")
+    assert (len(suite), suite.attrib["tests"], suite.attrib["failures"], suite.attrib["errors"]) == (4, "4", "3", "0")
     assert [(case.attrib["name"], case[0].attrib["message"]) for case in suite if len(case)] == [
+        *unmoved.items(),
         ("before", "before: no column x"),
         ("mine", "mine: a: b"),
     ]

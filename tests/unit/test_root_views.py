@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests import support_history as made
-from toolkit.build import models
-from toolkit.lake import reads, root_views
+from toolkit.build import models, retired
+from toolkit.lake import published_views, reads, removal, root_views
 from toolkit.rawlog.roots import Root
+from toolkit.values.errors import TableDamaged
 from toolkit.values.lsn import Lsn
 from toolkit.values.namespaces import Namespaces
 from toolkit.values.table import SchemaVersion, TableVersion
@@ -47,6 +48,48 @@ def test_a_proof_of_an_earlier_generation_does_not_hold_a_root_view_back(monkeyp
     access: Any = SimpleNamespace(names=SimpleNamespace(published="published"))
     root_views.follow_published(access, SimpleNamespace(), ledger, datetime.now(UTC), deprecated_days=1)  # type: ignore[arg-type]
     assert (asked, shown) == ([Lsn(100)], [(100, [1, 2])])
+
+
+def test_a_damaged_root_view_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One torn metadata file ended each build and each check of the lake."""
+    done: list[str] = []
+
+    def read(_: object, name: str) -> dict[str, Any]:
+        if name.endswith(".torn"):
+            raise TableDamaged(f"view {name} is torn; run `cdc doctor`")
+        return {"properties": {root_views.ROOT: "5"}}
+
+    roots: Any = [
+        SimpleNamespace(name=name, parts=(), columns={}, version=SimpleNamespace(table=SimpleNamespace(relid=5)))
+        for name in ("torn", "whole")
+    ]
+    monkeypatch.setattr(reads, "metadata", read)
+    monkeypatch.setattr(reads, "tables", lambda *kind: ("torn", "old") if "VIEW" in kind else ())
+    monkeypatch.setattr(root_views, "shown_roots", lambda *_: roots)
+    monkeypatch.setattr(published_views, "create", lambda _spark, view, *_: done.append(view))
+    spark: Any = SimpleNamespace(sql=done.append)
+    ledger: Any = SimpleNamespace()
+    access: Any = SimpleNamespace(names=SimpleNamespace(current="current", published="published"))
+    assert root_views.drop_outdated(access, spark, ledger).keys() == {"current.torn"}
+    assert root_views.follow(access, spark, ledger).keys() == {"current.torn"}
+    assert done == ["DROP VIEW current.`old`", "current.`whole`"]
+
+
+def test_nothing_is_dropped_while_a_view_that_could_show_it_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(_: object, name: str) -> dict[str, Any]:
+        if name == "published.torn":
+            raise TableDamaged(f"view {name} is torn; run `cdc doctor`")
+        return {"properties": {"cdc.relid": "5", "cdc.generation": "1"}}
+
+    dropped: list[str] = []
+    monkeypatch.setattr(reads, "metadata", read)
+    monkeypatch.setattr(reads, "tables", lambda *kind: ("torn",) if "VIEW" in kind else ("renamed",))
+    monkeypatch.setattr(removal, "drop", lambda _spark, _access, name: dropped.append(name))
+    ledger: Any = SimpleNamespace(last=lambda: None, latest_versions=dict)
+    monkeypatch.setattr(root_views, "shown_roots", lambda *_: ())
+    access: Any = SimpleNamespace(names=SimpleNamespace(current="current", history="history", published="published"))
+    found = retired.retire(access, ledger)
+    assert (found.dropped, set(found.failed)) == ((), {"published.torn"}) and dropped == []
 
 
 def test_a_column_of_a_partitioned_table_is_not_run_by_dbt() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import sqlite3
 import subprocess
 import sys
@@ -169,7 +170,12 @@ def test_a_view_of_which_the_metadata_is_damaged_is_named_and_not_replaced(
         catalog.execute("update iceberg_tables set table_namespace = 'published'")
     (config.root / "00000-x.gz.metadata.json").write_bytes(b"")
     row = {"relid": 1, "tag": "proven_g1_7", "relation": "shown", "snapshot_id": 7}
-    monkeypatch.setattr(published_views, "proofs_by_name", lambda _: {"shown": row})
+    shown: list[str] = []
+    monkeypatch.setattr(published_views, "proofs_by_name", lambda _: {"shown": row, "other": row})
+    monkeypatch.setattr(published_views, "_show", lambda _access, _spark, name, *_: shown.append(name))
     no_spark: Any = None
-    with pytest.raises(TableDamaged, match=r"published.shown: metadata file .* cannot be read"):
-        published_views.follow(config.lake_access, no_spark, datetime.now(UTC), threads=2, deprecated_days=1.0)
+    failed = published_views.follow(config.lake_access, no_spark, datetime.now(UTC), threads=2, deprecated_days=1.0)
+    assert failed.keys() == {"published.shown"} and shown == ["other"]
+    assert re.search(
+        r"published.shown: metadata file .* cannot be read: .*; run `cdc doctor`$", failed["published.shown"]
+    )

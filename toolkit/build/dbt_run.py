@@ -106,8 +106,7 @@ def build(
         for layer in Layer
     }
     whole = as_of is None and not select and not dbt_args
-    if as_of is None:
-        root_views.drop_outdated(lake.access, own_session(lake.access), ledger)
+    views = {} if as_of is not None else root_views.drop_outdated(lake.access, own_session(lake.access), ledger)
     if whole:
         _evolve(lake.access, ledger, relations, dbt=dbt)
     show = partial(plans.show, spark, ledger, as_of, relations)
@@ -125,8 +124,8 @@ def build(
     if as_of is None:
         replaced = [model.name.partition(".")[2] for model in models if model.action == BuildAction.REBUILD]
         schema_changes.describe(lake.access, ledger, replaced)
-        failed |= retired.retire(lake.access, ledger).failed
-        root_views.follow(lake.access, own_session(lake.access), ledger)
+        failed |= {**views, **retired.retire(lake.access, ledger).failed}
+        failed |= root_views.follow(lake.access, own_session(lake.access), ledger)
     stale = _stale(lake.access, ledger, as_of, select)
     if select and not models and not stale and not failed:
         raise UnknownTable(f"no model matches {' '.join(select)}; see dbt_project/models/current")

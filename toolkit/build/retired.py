@@ -32,7 +32,8 @@ def retire(access: LakeAccess, ledger: Ledger) -> Retired:
     A renamed table is built under its new name. The old table is dropped only when the new one exists and no view of
     `published` shows the old one. The `history` of a table that was dropped at the source is kept under a name of its
     own, until the table is erased. Tables that no build of this generation has made are ignored. A table that is
-    damaged, or of which a file cannot be deleted, does not stop the others.
+    damaged, or of which a file cannot be deleted, does not stop the others. Nothing is dropped if a view of `published`
+    is damaged, since it could show any table.
     """
     from toolkit.lake import reads, removal, root_views
     from toolkit.lake.published_views import READ
@@ -46,9 +47,12 @@ def retire(access: LakeAccess, ledger: Ledger) -> Retired:
     made = {layer: reads.tables(access, layer) for layer in (own.current, own.history)}
     if named.issuperset(name for names in made.values() for name in names):
         return Retired((), {})
-    views = reads.tables(access, access.names.published, "VIEW")
-    read = (reads.properties(access, f"{access.names.published}.{view}").get(READ, view).split() for view in views)
-    named |= {name for names in read for name in names}
+    unread: dict[str, str] = {}
+    for view in reads.tables(access, own.published, "VIEW"):
+        with reads.noting_damage(unread, f"{own.published}.{view}"):
+            named.update(reads.properties(access, f"{own.published}.{view}").get(READ, view).split())
+    if unread:
+        return Retired((), unread)
     done = copied(ledger)
     erased = {relid for relid, version in versions.items() if version.table.dropped and relid not in done}
 

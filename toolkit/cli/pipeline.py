@@ -188,7 +188,7 @@ def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None
         ctx.aside = True
         return _show(ctx, second_server.against(ctx.toolkit.source, ctx.config.check, against, tables))
     report = ctx.toolkit.check(*tables, full=full)
-    return _show(ctx, report) or _own_failed(ctx, report)
+    return _show(ctx, report) or _unmoved(ctx, report) or _own_failed(ctx, report)
 
 
 @main.command()
@@ -197,7 +197,13 @@ def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None
 def run(ctx: Context, heal: bool) -> int:
     """Drain, build and check: the one command for a scheduler."""
     done = ctx.toolkit.run(heal=heal, finished=ctx.stages.__setitem__)
-    return _show(ctx, done.check) or _own_failed(ctx, done.build, done.check)
+    return _show(ctx, done.check) or _unmoved(ctx, done.check) or _own_failed(ctx, done.build, done.check)
+
+
+def _unmoved(ctx: Context, report: CheckReport) -> int:
+    """Report views of `published` that do not show what was proven."""
+    behind = report.unmoved.items()
+    return max((ctx.fail(f"view {view} is not moved: {why}", code=1) for view, why in behind), default=0)
 
 
 def _own_failed(ctx: Context, *builds: BuildResult | CheckReport) -> int:

@@ -41,38 +41,63 @@ def keep(access: LakeAccess, spark: SparkSession, name: str, snapshot_id: int | 
     return tag
 
 
-def follow(access: LakeAccess, spark: SparkSession, now: datetime, *, threads: int, deprecated_days: float) -> None:
+def follow(
+    access: LakeAccess, spark: SparkSession, now: datetime, *, threads: int, deprecated_days: float
+) -> dict[str, str]:
     """Update the views from `ops.published`, and keep deprecated views under names that it no longer has.
 
     A renamed table is also shown under its old name. A dropped table is shown as it was last proven. `now` is the time
     of the check. The view is dropped `[check] deprecated_days` after the first check that found it deprecated.
+
+    A view with damaged metadata does not keep the others from it. Return why such views are left as they are.
     """
+    failed: dict[str, str] = {}
     wanted = proofs_by_name(access)
     views = reads.each_metadata(access, [f"{access.names.published}.{name}" for name in wanted])
-    shown = ((name, row, _readable(found)) for (name, row), found in zip(wanted.items(), views, strict=True))
-    for _ in in_threads(lambda item: _show(access, spark, *item), shown, threads):
+    shown = ((name, row, found) for (name, row), found in zip(wanted.items(), views, strict=True))
+
+    def show(name: str, row: Mapping[str, Any], found: dict[str, Any] | TableDamaged | None) -> None:
+        with reads.noting_damage(failed, f"{access.names.published}.{name}"):
+            _show(access, spark, name, row, _readable(found))
+
+    for _ in in_threads(lambda item: show(*item), shown, threads):
         pass
     # In another generation, another table may have the relid.
     renamed = {(str(row["relid"]), generation_of(row["tag"])): row for row in wanted.values()}
     for name in set(reads.tables(access, access.names.published, "VIEW")) - wanted.keys():
-        found = reads.metadata(access, f"{access.names.published}.{name}") or {}
-        known = found.get("properties") or {}
-        if "cdc.relid" not in known:  # the toolkit did not create the view
-            continue
-        since = datetime.fromisoformat(known.get(DEPRECATED, now.isoformat()))
-        last: dict[str, Any] = {"relid": known["cdc.relid"], "tag": known[TAG], "relation": known.get(READ, name)}
-        last["snapshot_id"] = _tagged(access, last["relation"], last["tag"])
-        generation = generation_of(known[TAG])
-        row = renamed.get((known["cdc.relid"], generation), last)
-        if now - since >= timedelta(days=deprecated_days) or row["snapshot_id"] is None:
-            spark.sql(f"DROP VIEW {access.names.published}.{quote_spark(name)}")
-            continue
-        if DEPRECATED not in known:
-            instead = None if row is last else f"{access.names.published}.{row['relation']}"
-            _log.warning("view deprecated", extra={"view": f"{access.names.published}.{name}", "instead": instead})
-        if row is last and generation is not None:
-            keep(access, spark, row["relation"], row["snapshot_id"], generation)
-        _show(access, spark, name, row, found, since)
+        with reads.noting_damage(failed, f"{access.names.published}.{name}"):
+            _deprecate(access, spark, name, renamed, now, days=deprecated_days)
+    return failed
+
+
+def _deprecate(
+    access: LakeAccess,
+    spark: SparkSession,
+    name: str,
+    renamed: Mapping[tuple[str, int | None], Mapping[str, Any]],
+    now: datetime,
+    *,
+    days: float,
+) -> None:
+    """Keep a view under a name that no table has any more, and drop it once it has been deprecated for these days."""
+    found = reads.metadata(access, f"{access.names.published}.{name}") or {}
+    known = found.get("properties") or {}
+    if "cdc.relid" not in known:  # the toolkit did not create the view
+        return
+    since = datetime.fromisoformat(known.get(DEPRECATED, now.isoformat()))
+    last: dict[str, Any] = {"relid": known["cdc.relid"], "tag": known[TAG], "relation": known.get(READ, name)}
+    last["snapshot_id"] = _tagged(access, last["relation"], last["tag"])
+    generation = generation_of(known[TAG])
+    row = renamed.get((known["cdc.relid"], generation), last)
+    if now - since >= timedelta(days=days) or row["snapshot_id"] is None:
+        spark.sql(f"DROP VIEW {access.names.published}.{quote_spark(name)}")
+        return
+    if DEPRECATED not in known:
+        instead = None if row is last else f"{access.names.published}.{row['relation']}"
+        _log.warning("view deprecated", extra={"view": f"{access.names.published}.{name}", "instead": instead})
+    if row is last and generation is not None:
+        keep(access, spark, row["relation"], row["snapshot_id"], generation)
+    _show(access, spark, name, row, found, since)
 
 
 def _readable(found: dict[str, Any] | TableDamaged | None) -> dict[str, Any]:

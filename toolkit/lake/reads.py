@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import storage
@@ -57,6 +58,15 @@ def each_metadata(access: LakeAccess, tables: Sequence[str]) -> Iterator[dict[st
         return
     with catalog.reading():
         yield from map(read, tables)
+
+
+@contextmanager
+def noting_damage(failed: MutableMapping[str, str], name: str) -> Iterator[None]:
+    """Add the reason to `failed`, by this `namespace.table`, if what is done with it finds damaged metadata."""
+    try:
+        yield
+    except TableDamaged as error:
+        failed[name] = str(error)
 
 
 def tables(access: LakeAccess, namespace: str, kind: str = "TABLE") -> tuple[str, ...]:

@@ -41,19 +41,29 @@ def query(columns: Iterable[str], relations: Iterable[str], quote: Callable[[str
     return "\nunion all\n".join(f"select {named} from {relation}" for relation in relations)
 
 
-def drop_outdated(access: LakeAccess, spark: SparkSession, ledger: Ledger) -> None:
-    """Drop the views of `current` whose root no longer exists under this name, or cannot be shown."""
+def drop_outdated(access: LakeAccess, spark: SparkSession, ledger: Ledger) -> dict[str, str]:
+    """Drop the views of `current` whose root no longer exists under this name, or cannot be shown.
+
+    Return why views with damaged metadata are left as they are.
+    """
+    failed: dict[str, str] = {}
     wanted = {root.name: str(root.version.table.relid) for root in shown_roots(ledger)}
     for name in reads.tables(access, access.names.current, "VIEW"):
         view = f"{access.names.current}.{name}"
-        made_of = reads.properties(access, view).get(ROOT)
-        if made_of is not None and wanted.get(name) != made_of:
-            spark.sql(f"DROP VIEW {access.names.current}.{quote_spark(name)}")
-            _log.info("view dropped", extra={"view": view})
+        with reads.noting_damage(failed, view):
+            made_of = reads.properties(access, view).get(ROOT)
+            if made_of is not None and wanted.get(name) != made_of:
+                spark.sql(f"DROP VIEW {access.names.current}.{quote_spark(name)}")
+                _log.info("view dropped", extra={"view": view})
+    return failed
 
 
-def follow(access: LakeAccess, spark: SparkSession, ledger: Ledger) -> None:
-    """Create or replace the views of `current` of which the query has changed, once all partitions are built."""
+def follow(access: LakeAccess, spark: SparkSession, ledger: Ledger) -> dict[str, str]:
+    """Create or replace the views of `current` of which the query has changed, once all partitions are built.
+
+    Return why views with damaged metadata are left as they are.
+    """
+    failed: dict[str, str] = {}
     roots = shown_roots(ledger)
     built = set(reads.tables(access, access.names.current)) if roots else set()
     for root in roots:
@@ -66,37 +76,45 @@ def follow(access: LakeAccess, spark: SparkSession, ledger: Ledger) -> None:
         if built.issuperset(parts):
             relations = [f"{access.names.current}.{quote_spark(part)}" for part in parts]
             columns = (*root.columns.values(), "_cdc_from_lsn", "_cdc_text")
-            _show(access, spark, f"{access.names.current}.{root.name}", query(columns, relations), root, {})
+            view = f"{access.names.current}.{root.name}"
+            with reads.noting_damage(failed, view):
+                _show(access, spark, view, query(columns, relations), root, {})
+    return failed
 
 
 def follow_published(
     access: LakeAccess, spark: SparkSession, ledger: Ledger, now: datetime, *, deprecated_days: float
-) -> None:
+) -> dict[str, str]:
     """Move the views of `published` whose partitions are all proven at the newest LSN.
 
     Other views stay as they are, such as that of a root with a partition that is not captured. If the root no longer
-    exists, its view is dropped `deprecated_days` after the first check that found that.
+    exists, its view is dropped `deprecated_days` after the first check that found that. Return why views with damaged
+    metadata are left as they are.
     """
+    failed: dict[str, str] = {}
     proofs = proofs_by_name(access)
     last = ledger.last()
     if last is None:
-        return
+        return failed
     # LSNs of an earlier generation may be higher, and are of another history.
     by_relid = {row["relid"]: row for row in proofs.values() if generation_of(row["tag"]) == last.generation}
     newest = max((row["lsn"] for row in by_relid.values()), default=None)
     if newest is None:
-        return
+        return failed
     for root in shown_roots(ledger, Lsn(newest)):
         rows = [by_relid.get(part.relid) for part in root.parts]
         proven = [row for row in rows if row and row["lsn"] == newest]
         if len(proven) == len(rows) and root.name not in proofs:
-            _publish(access, spark, root, proven, Lsn(newest))
+            with reads.noting_damage(failed, f"{access.names.published}.{root.name}"):
+                _publish(access, spark, root, proven, Lsn(newest))
     there = find_roots(ledger.rules, ledger.latest_versions(), copied(ledger))
     wanted = {str(root.version.table.relid) for root in there}  # also those that cannot be shown now
     for name in sorted(set(reads.tables(access, access.names.published, "VIEW")) - proofs.keys()):
-        known = reads.properties(access, f"{access.names.published}.{name}")
-        if ROOT in known and known[ROOT] not in wanted:
-            _deprecate(spark, f"{access.names.published}.{quote_spark(name)}", known, now, days=deprecated_days)
+        with reads.noting_damage(failed, f"{access.names.published}.{name}"):
+            known = reads.properties(access, f"{access.names.published}.{name}")
+            if ROOT in known and known[ROOT] not in wanted:
+                _deprecate(spark, f"{access.names.published}.{quote_spark(name)}", known, now, days=deprecated_days)
+    return failed
 
 
 def _publish(

@@ -85,14 +85,14 @@ def _maintained(
 ) -> Upkeep:
     from py4j.protocol import Py4JJavaError
 
+    before = reads.metadata(access, table)  # first: Iceberg tries to read a damaged file for a minute and a half
+    present = reads.current_snapshot(before)
+    if before is None or present is None:
+        return Upkeep(table, skipped="it never held a row")
     jvm: Any = spark._jvm
     name = f"{quote_spark(access.lake.catalog)}.{table}"
     native = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
     actions = jvm.org.apache.iceberg.spark.actions.SparkActions.get(spark._jsparkSession)
-    before = reads.metadata(access, table)
-    present = reads.current_snapshot(before)
-    if before is None or present is None:
-        return Upkeep(table, skipped="it never held a row")
     # The commit of a compaction becomes the newest one, so it must repeat the position of the commit before it.
     position = applied.position(before)
     if table.startswith(f"{access.names.current}.") and not position:

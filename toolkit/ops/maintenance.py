@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from toolkit.values import progress
-from toolkit.values.errors import LakeError
+from toolkit.values.errors import LakeError, TableDamaged
 from toolkit.values.locations import local_path
 
 if TYPE_CHECKING:
@@ -116,8 +116,11 @@ def _require_own_folders(access: LakeAccess, tables: Sequence[str]) -> None:
     from toolkit.lake import reads
 
     found = {}
-    for table in tables:
-        place = str((reads.metadata(access, table) or {}).get("location", table))
+    for table, metadata in zip(tables, reads.each_metadata(access, tables), strict=True):
+        if isinstance(metadata, TableDamaged):  # its newest file is in its folder all the same
+            place = str(reads.metadata_location(access, table)).rpartition("/metadata/")[0]
+        else:
+            place = str((metadata or {}).get("location", table))
         found[table] = f"{local_path(place) or place.partition('://')[2].rstrip('/')}/"
     ordered = sorted(found.items(), key=lambda item: item[1])
     for (table, folder), (other, inner) in pairwise(ordered):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from toolkit.lake.ledger import Ledger
 
-SUITE, ORPHANS, OWN_MODELS = "parity", "orphans", "own models"
+SUITE, ORPHANS, VIEWS, OWN_MODELS = "parity", "orphans", "views", "own models"
 _COUNTS = ("rows", "identical", "modified", "added", "removed")
 
 
@@ -238,12 +238,11 @@ def _without_markup(text: str | None) -> str | None:
 
 
 def _junit(report: CheckReport) -> bytes:
-    """Write one test case per table, one per foreign key with missing rows, and one per failed model of the user.
+    """Write a test case for each table, foreign key with missing rows, view that is not moved, and failed own model.
 
-    A difference, missing rows and a failed model are failures, a table not compared is an error. A report without
-    tables has an error.
+    A table not compared is an error, and so is a report without tables. All other cases are failures.
     """
-    others = len(report.orphaned) + len(report.own_failed)
+    others = len(report.orphaned) + len(report.unmoved) + len(report.own_failed)
     failures = sum(t.status == CheckStatus.DIFFERENT for t in report.tables) + others
     errors = sum(t.status in (CheckStatus.STALE, CheckStatus.NOT_TAKEN) for t in report.tables) + (not report.tables)
     cases = max(1, len(report.tables)) + others
@@ -265,6 +264,9 @@ def _junit(report: CheckReport) -> bytes:
         case = ET.SubElement(root, "testcase", classname=ORPHANS, name=in_one_line(reference.key.name))
         message = report.in_words(reference) or f"{reference.orphans} rows lack what they reference"
         ET.SubElement(case, "failure", message=in_one_line(message))
+    for view, reason in report.unmoved.items():
+        case = ET.SubElement(root, "testcase", classname=VIEWS, name=in_one_line(view))
+        ET.SubElement(case, "failure", message=in_one_line(reason))
     for failed in report.own_failed:
         case = ET.SubElement(root, "testcase", classname=OWN_MODELS, name=in_one_line(failed.partition(": ")[0]))
         ET.SubElement(case, "failure", message=in_one_line(failed))

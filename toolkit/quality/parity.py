@@ -75,7 +75,7 @@ def check(
         expectations.validate(lake.ledger, report, check=check)
         rows.commit()
         shown = published.publish(lake, check, report, complete=not tables, at=rows.checked_at, threads=threads)
-        report = replace(report, published=shown)
+        report = replace(report, published=shown.moved, unmoved=shown.unmoved)
     return replace(report, reports=tuple(str(path) for path in expectations.write(lake.access, report)))
 
 

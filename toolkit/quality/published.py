@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,14 @@ if TYPE_CHECKING:
 _log = logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The names of the tables whose view moved, and why views are left as they are: their metadata is damaged."""
+
+    moved: tuple[str, ...]
+    unmoved: Mapping[str, str]
+
+
 def publish(
     lake: Lake,
     check: CheckConfig,
@@ -45,15 +54,13 @@ def publish(
     complete: bool = True,
     at: datetime | None = None,
     threads: int,
-) -> tuple[str, ...]:
+) -> Published:
     """Move the views of tables that are proven identical to the table snapshots that were compared.
 
     Tables that are not proven keep their last view. With `complete` (every table was checked), the views of tables that
     no longer exist are deprecated, and dropped later. `at` is the time of the check (now if None).
 
     What is published moves only forward: a check that ends late changes nothing of a table that a newer one has judged.
-
-    Returns the names of the tables whose view moved.
 
     Raises:
         CommitConflict: another check published meanwhile, or a new log has begun; this one published nothing.
@@ -101,15 +108,18 @@ def publish(
     if any(result.status == CheckStatus.DIFFERENT for result in report.tables):
         table_states.withhold(lake.access)  # the build wrote them at this batch, when the difference was not known yet
     check_results.replace_read(lake.access, names.proofs, (kept | after).values(), base=base)
-    followed = None
+    followed, unmoved = None, dict[str, str]()
     while (shown := reads.snapshot_id(lake.access, names.proofs)) != followed:  # a newer check may overtake this one
-        published_views.follow(lake.access, spark, now, threads=threads, deprecated_days=check.deprecated_days)
-        root_views.follow_published(lake.access, spark, ledger, now, deprecated_days=check.deprecated_days)
+        days = check.deprecated_days
+        unmoved = published_views.follow(lake.access, spark, now, threads=threads, deprecated_days=days)
+        unmoved |= root_views.follow_published(lake.access, spark, ledger, now, deprecated_days=days)
         followed = shown
+    behind = {row["table"] for row in after.values() if f"{names.published}.{row.get('relation')}" in unmoved}
+    moved = [table for table in moved if table not in behind]
     results = [_result(report, result, after[result.relid], result.table in moved, now) for result in report.tables]
     check_results.write(lake.access, lake.access.names.results, results, overwrite=False)
     table_states.write(lake.reread())
-    return tuple(moved)
+    return Published(tuple(moved), unmoved)
 
 
 def _keep(

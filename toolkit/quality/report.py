@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -149,6 +149,7 @@ class CheckReport:
     published: tuple[str, ...] = ()  # tables whose published view was moved to `lsn`
     reports: tuple[str, ...] = ()  # files written
     references: tuple[Reference, ...] = ()
+    unmoved: Mapping[str, str] = field(default_factory=dict)  # why views of `published` do not show what was proven
     own_failed: tuple[str, ...] = ()  # the user's models and hooks in the dbt project that failed in its build
     batch_id: int | None = None  # newest batch that was compared; batches drained later are not proven
 
@@ -205,6 +206,7 @@ class CheckReport:
             "tables": [t.to_dict() for t in self.tables],
             "references": [said for said in map(self.in_words, self.references) if said],
             "published": list(self.published),
+            "unmoved": dict(self.unmoved),
             "reports": list(self.reports),
             "own_failed": list(self.own_failed),
         }
@@ -241,6 +243,8 @@ def as_text(report: CheckReport) -> str:
             lines += [_sample_line(s) for s in table.samples]
     for said in map(report.in_words, report.references):
         lines += ["", said] if said else []
+    for view, reason in report.unmoved.items():
+        lines += ["", f"view {view} is not moved: {reason}"]
     return "\n".join(map(in_one_line, lines)) + "\n"
 
 
