@@ -75,8 +75,9 @@ def schema_show(ctx: Context, table: str, as_of: Lsn | datetime | None) -> None:
         }
         for c in version.columns
     ]
-    late = f" (found at {found.valid_from}; it may have been so from {found.since} on)" if found.since else ""
-    ctx.output.text(version.identifier + late)
+    notes = [f"dropped at {found.valid_from}; these were its columns"] if version.dropped else []
+    notes += [f"found at {found.valid_from}; it may have been so from {found.since} on"] if found.since else []
+    ctx.output.text(version.identifier + (f" ({'; '.join(notes)})" if notes else ""))
     ctx.output.table(rows, list(rows[0]) if rows else ["attnum", "column"])
 
 
