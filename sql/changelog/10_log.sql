@@ -197,7 +197,7 @@ begin
     end if;
     late := command < before;
     if tg_op = 'DELETE' and not late and age(old.xmin) <= 0 then -- of this transaction, or 2^31 ids old
-      late := old.xmin in (select cdc.own_xids());
+      late := cdc.of_this_transaction(old.xmin);
     end if;
     if not late and tg_op <> 'DELETE' and new.xmax <> 0 then -- gone, or locked by an upsert or a foreign key
       late := cdc.is_gone(tg_relid, new.ctid);

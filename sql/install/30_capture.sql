@@ -95,21 +95,24 @@ begin
 end
 $function$;
 
--- Return the ids of this transaction and of its subtransactions that were not rolled back: each holds a lock on its own
--- id. The 32 bits of an xmin are exact among the ids that run at the same time. They are not exact when an old xmin is
--- compared by age, or when the server is asked what became of it.
-create or replace function cdc.own_xids()
-returns setof xid
+-- Return whether this transaction or a subtransaction of it wrote a row version that it sees, by the xmin. A row of
+-- another transaction would not be seen while that is in progress. Locks do not show it: a subtransaction gives up the
+-- lock on its id when its savepoint is released. Test age(id) <= 0 before, which is cheaper: a subtransaction has a later
+-- id than its transaction. So has, by its 32 bits, the xmin of a row that is 2^31 ids old.
+create or replace function cdc.of_this_transaction(id xid)
+returns bool
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $function$
+declare
+  own int8 := pg_current_xact_id()::text::int8;
+  ahead int8 := (id::text::int8 - own) & 4294967295;
 begin
-  perform pg_current_xact_id(); -- makes sure that this transaction has an id
-  return query
-  select l.transactionid
-  from pg_locks as l
-  where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted and l.pid = pg_backend_pid();
+  return ahead = 0 or (ahead < 2147483648 and pg_xact_status((own + ahead)::text::xid8) = 'in progress');
+exception
+  when invalid_parameter_value then
+    return false; -- that id is not assigned yet, so the row is an old one
 end
 $function$;
 
@@ -128,7 +131,7 @@ begin
       union
       select jsonb_path_query(tables, 'strict $[*].entries[*][3]')
     ) as w
-    where w.writer::text::xid in (select cdc.own_xids())
+    where age(w.writer::text::xid) <= 0 and cdc.of_this_transaction(w.writer::text::xid)
   );
 end
 $function$;
@@ -783,7 +786,7 @@ begin
       tables := tables || coalesce((
         select array_agg(c.oid)
         from pg_class as c
-        where c.relkind in ('r', 'p') and c.xmin in (select cdc.own_xids())
+        where c.relkind in ('r', 'p') and age(c.xmin) <= 0 and cdc.of_this_transaction(c.xmin)
       ), '{}');
     end if;
     touched := cdc.touched(tables, types);
@@ -1059,7 +1062,7 @@ begin
 end
 $function$;
 
-revoke all on function cdc.own_xids() from public;
+revoke all on function cdc.of_this_transaction(xid) from public;
 revoke all on function cdc.own(jsonb) from public;
 revoke all on function cdc.sign(bytea) from public;
 revoke all on function cdc.is_signed(bytea, bytea) from public;

@@ -24,8 +24,8 @@ begin
         'capture_truncate', 'emit', 'guard', 'guard_new', 'guarding', 'guards_of', 'is_gone', 'is_own', 'is_signed',
         'keep_publications',
         'key_index', 'let_read', 'log_doubted', 'log_emptied', 'log_failed', 'log_is_read', 'log_lacks', 'log_part',
-        'log_present', 'log_row', 'log_rows', 'log_table', 'log_truncate', 'naming_types', 'own', 'own_reader',
-        'own_xids', 'partitions_below', 'paused', 'pin', 'present', 'publish_new', 'publishable', 'published_by',
+        'log_present', 'log_row', 'log_rows', 'log_table', 'log_truncate', 'naming_types', 'of_this_transaction', 'own',
+        'own_reader', 'partitions_below', 'paused', 'pin', 'present', 'publish_new', 'publishable', 'published_by',
         'reader', 'run_uncaptured', 'sent_by', 'sign', 'strays', 'table_snapshots', 'touched', 'type_details',
         'write_message'
       )

@@ -210,7 +210,7 @@ GUARDS_OF_SOURCE = (
     Guard(
         "only rows of this transaction are late",
         _LOG,
-        "late := old.xmin in (select cdc.own_xids());",
+        "late := cdc.of_this_transaction(old.xmin);",
         "late := true;",
         "tests/postgres/test_xids.py::test_an_old_row_that_is_deleted_is_not_taken_for_one_of_its_transaction",
     ),
