@@ -525,7 +525,12 @@ begin
             and (e.prrelid = c.oid or e.prrelid in (select a.relid from pg_partition_ancestors(c.oid) as a (relid)))
         )
         and exists (
-          select from pg_index as i where i.indrelid = c.oid and i.indisprimary and i.indimmediate and i.indisvalid
+          select
+          from pg_index as i
+          where i.indrelid = c.oid and i.indisprimary and i.indimmediate and i.indisvalid
+            and not exists ( -- by which PostgreSQL 18 would refuse to update it
+              select from pg_attribute as g where g.attrelid = c.oid and g.attnum = any (i.indkey) and g.attgenerated <> ''
+            )
         );
     exception
       when others then null; -- `cdc status` lists the tables that are not captured

@@ -6,6 +6,11 @@ select
   c.relkind::text as kind,
   c.relpersistence::text as persistence,
   c.relispartition as partition,
+  pg_catalog.current_setting('server_version_num')::int4 < 180000 or not exists (
+    select
+    from pg_catalog.pg_attribute as a
+    where a.attrelid = c.oid and a.attnum > 0 and a.attgenerated <> '' and not a.attisdropped
+  ) as by_all_columns,
   coalesce(
     (
       select array_agg(i.inhparent::int8)

@@ -26,7 +26,11 @@ from toolkit.values.table import ForeignKey, TableVersion
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A relation of the user by name and kind; `partition` means that it is part of a partitioned table."""
+    """A relation of the user by name and kind; `partition` means that it is part of a partitioned table.
+
+    `by_all_columns` means that REPLICA IDENTITY FULL can identify its rows. From PostgreSQL 18 on, a generated column
+    that no publication sends prevents that.
+    """
 
     relid: int
     schema: str
@@ -34,6 +38,7 @@ class Relation:
     kind: str  # pg_class.relkind
     persistence: str  # pg_class.relpersistence
     partition: bool
+    by_all_columns: bool
     parents: tuple[int, ...]
 
     @property
@@ -89,6 +94,7 @@ def without_identity(conn: Connection) -> dict[int, str]:
         "deferrable": "has a deferrable primary key, which is no replica identity",
         "index": "has lost the index that is its replica identity",
         "nothing": "has REPLICA IDENTITY NOTHING",
+        "generated": "has a replica identity with a generated column, which the publication does not send",
         "partitions": "has no primary key, so its new partitions have no replica identity",
     }
     return {relid: reasons[why] for relid, why in conn.execute(resources.load("introspect/identity_missing"))}

@@ -141,6 +141,10 @@ def _refusals(conn: Connection, source: SourceConfig) -> Iterator[None]:
         raise _unreadable(source, error, what, "The next row needs them to agree again first") from None
     except (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter) as error:
         raise _unreadable(source, error, "a value there is no text of the encoding", _copy("corrected")) from None
+    except psycopg.DataError as error:
+        what = "the row filter of a publication fails for a row there"
+        first = "A copy needs another row filter, or that row corrected, first"
+        raise _unreadable(source, error, what, first) from None
     except (psycopg.errors.InternalError_, psycopg.errors.ProgramLimitExceeded) as error:
         what = "a value there is too large for the server to print"
         raise _unreadable(source, error, what, _copy("removed")) from None

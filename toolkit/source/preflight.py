@@ -69,9 +69,12 @@ def keyless_remedy(relation: catalog.Relation) -> str:
     name = relation.identifier
     if relation.kind == "p":
         return "name its partitions in [source] tables, or add a primary key; or name it in [source] exclude"
+    identity = f"add a primary key, or run: alter table {name} replica identity full"
+    if not relation.by_all_columns:
+        identity = f"add a primary key of other columns, or run: alter table {name} replica identity using index ..."
     return (
-        f'add a primary key, or run: alter table {name} replica identity full; or set capture = "change_log" in'
-        f' [table."{relation.schema}.{relation.name}"]; or name it in [source] exclude'
+        f'{identity}; or set capture = "change_log" in [table."{relation.schema}.{relation.name}"]; or name it in'
+        " [source] exclude"
     )
 
 

@@ -158,8 +158,16 @@ class TableVersion:
             reason = (
                 f"rows are identified by column {self.borrowed_key}, whose text changes with names of other objects"
             )
-            remedy = f"give it a replica identity by other columns, then {repair}; or exclude it"
-            return reason, remedy
+            return reason, f"give it a replica identity by other columns, then {repair}; or exclude it"
+        of_key = [c for c in self.columns if c.attnum in self.key_attnums]
+        if computed := next((c.name for c in of_key if c.generated and not c.published), None):
+            reason = f"rows are identified by column {computed}, which is generated and not captured"
+            return reason, f"give it a replica identity by other columns, then {repair}; or exclude it"
+        # An index of a replica identity needs NOT NULL columns, for which a NOT VALID constraint is enough.
+        if nullable := next((c.name for c in of_key if not c.not_null and self.replica_identity == "i"), None):
+            reason = f"rows are identified by column {nullable}, in which NULL may be: its NOT NULL is not validated"
+            remedy = f"alter table {self.identifier} alter column {quote_postgres(nullable)} set not null"
+            return reason, f"{remedy}, then {repair}; or exclude it"
         return None
 
     @property
