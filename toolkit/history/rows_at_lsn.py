@@ -107,7 +107,8 @@ def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | 
     """Refuse to read a table that lacks changes of the log below the given LSN. A table that lacks none is current.
 
     The newest rows need no such check: they are those of the last build, and no LSN was given. Another source table may
-    have, or have had, the name and with it the built table.
+    have, or have had, the name and with it the built table. Columns are named as in the newest schema version, so the
+    table must be built from that one.
     """
     from toolkit.lake import reads
 
@@ -124,8 +125,11 @@ def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | 
                 " [source] tables names"
             )
         raise ConfigError(f"{doing}: {relation} is not built; run `{way}`")
-    if reads.properties(lake.access, relation).get("cdc.relid", str(version.relid)) != str(version.relid):
+    made = reads.properties(lake.access, relation)
+    if made.get("cdc.relid", str(version.relid)) != str(version.relid):
         raise ConfigError(f"{doing}: {relation} is of another table, which has or had its name; run `{way}`")
+    if builds and not version.dropped and made.get("cdc.schema-id", str(last.schema_id)) != str(last.schema_id):
+        raise ConfigError(f"{doing}: its columns have changed since {relation} was built; run `{way}`")
     if as_of is None:
         return
     if row_versions.lacks_changes(lake.spark, lake.access, relation, version.relid, below=as_of):

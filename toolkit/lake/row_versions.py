@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from toolkit.lake import reads
-from toolkit.lake.applied import commits
+from toolkit.lake.applied import CHANGING, commits
+from toolkit.rawlog.event import Origin
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -59,16 +60,12 @@ def as_text(value: int | None) -> str | None:
 
 def lacks_changes(spark: SparkSession, lake: LakeAccess, relation: str, relid: int, *, below: Lsn) -> bool:
     """Return whether the log has changes of a table below an LSN that no build has applied to `relation`."""
-    from pyspark.sql import functions as F
-
     # A killed build leaves a branch, whose table snapshots name a position that the table has not reached.
     made = commits(reads.metadata(lake, relation) or {})
     batch = next((commit.batch_id for commit in made if commit.batch_id is not None), -1)
     later = spark.table(lake.names.events).where(
-        (F.col("relid") == relid)
-        & F.col("kind").isin("row", "truncate")
-        & (F.col("batch_id") > batch)
-        & (F.col("commit_lsn") < int(below))
+        f"relid = {relid} and kind in {CHANGING} and batch_id > {batch} and commit_lsn < {int(below)}"
+        f" and not (kind = 'baseline' and origin <=> '{Origin.CHECK}')"  # a proof that changes no row
     )
     return bool(later.limit(1).count())
 

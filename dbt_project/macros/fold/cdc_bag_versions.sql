@@ -8,7 +8,8 @@ e{{ i }} as (
   ) lateral view explode(case when op = 'U' then array(-1, 1) when op = 'D' then array(-1) else array(1) end) x as delta
   {%- if initial %}
   union all
-  select cast(-1 as bigint), cast(0 as bigint), end_lsn, 1{% for column in columns %}, {{ cdc_cell('new', column) }}{% endfor %} from {{ initial }}
+  {#- Rows from before the segment come before its events, in the order of their age: equal ones may differ in it. #}
+  select {{ 'end_lsn - 4611686018427387904' if whole else 'cast(-1 as bigint)' }}, cast(0 as bigint), end_lsn, 1{% for column in columns %}, {{ cdc_cell('new', column) }}{% endfor %} from {{ initial }}
   {%- endif %}
 ),
 {%- if not whole %}

@@ -1,0 +1,91 @@
+"""Rows of tables whose columns the source has changed since: read wrongly by none, and as old as they were."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dbt.harness import Lake
+from tests.dbt.scenario import Source, Table, column
+from tests.dbt.test_models import check_history
+from tests.support_ledger import lake_of
+from toolkit.history import rows_at_lsn
+from toolkit.values.errors import ConfigError
+from toolkit.values.lsn import Lsn
+
+pytestmark = [pytest.mark.dbt, pytest.mark.spark]
+
+
+def _rows(built: Lake, table: Table, at: int | None = None, key: str | None = None) -> list[dict[str, str | None]]:
+    place, of_key = None if at is None else Lsn(at), None if key is None else {"id": key}
+    return rows_at_lsn.rows(lake_of(built.config), f"public.{table.name}", place, of_key)
+
+
+def test_rows_are_read_from_a_table_of_the_newest_schema_version_only(built: Lake) -> None:
+    """Swapped names showed each other's values, a new column those of the dropped one of its name, and an emptied copy
+    its old rows; a new column ended in an error of Spark.
+    """
+    source = Source()
+    number = column(1, "id", "integer", not_null=True)
+    swapped = Table(501, "swapped", [number, column(2, "a"), column(3, "b")], [1])
+    again = Table(502, "again", [number, column(2, "x"), column(3, "k")], [1])
+    wider = Table(503, "wider", [number], [1])
+    emptied = Table(504, "emptied", [number], [1])
+    for table in (swapped, again, wider, emptied):
+        source.baseline(table, first=True)
+    source.begin()
+    source.insert(swapped, {1: "1", 2: "A", 3: "B"})
+    source.insert(again, {1: "1", 2: "old", 3: "k"})
+    source.insert(wider, {1: "1"})
+    source.insert(emptied, {1: "1"})
+    source.commit()
+    built.append(source)
+    built.build()
+    before = source.lsn
+    source.begin()
+    swapped.columns = [number, column(2, "b"), column(3, "a")]
+    source.schema(swapped)
+    source.drop_column(again, 2)
+    source.add_column(again, column(4, "x"))
+    source.add_column(wider, column(2, "n"))
+    source.commit()
+    emptied.rows.clear()
+    source.baseline(emptied)
+    built.append(source)
+    for table in (swapped, again, wider):
+        for at, key in ((None, None), (None, "1"), (before, None), (source.lsn, None)):
+            with pytest.raises(ConfigError, match=r"^rows of public\.\w+: its columns have changed since .*; run `"):
+                _rows(built, table, at, key)
+    with pytest.raises(ConfigError, match=r"^rows of public\.emptied as of \S+: not built that far yet;"):
+        _rows(built, emptied, source.lsn)
+    assert _rows(built, emptied, before) == [{"id": "1"}]
+    built.build()
+    assert _rows(built, swapped, source.lsn) == _rows(built, swapped) == [{"id": "1", "b": "A", "a": "B"}]
+    assert _rows(built, again, source.lsn) == [{"id": "1", "k": "k", "x": None}]
+    assert _rows(built, wider, source.lsn) == [{"id": "1", "n": None}]
+    assert _rows(built, emptied, source.lsn) == []
+
+
+def test_rows_that_only_a_dropped_key_kept_apart_keep_their_ages(built: Lake) -> None:
+    """All had the age of the newest one: at an LSN in between, too few were there, without a word."""
+    source = Source()
+    table = Table(500, "dropkey", [column(1, "id", "integer", not_null=True), column(2, "v")], [1])
+    source.baseline(table, first=True)
+    ends = []
+    for number in range(1, 4):
+        source.begin()
+        source.insert(table, {1: str(number), 2: "x"})
+        source.commit()
+        ends.append(source.end_lsn)
+    built.append(source)
+    built.build()
+    source.begin()
+    table.key = []
+    source.drop_column(table, 1)
+    source.commit()
+    source.begin()
+    source.delete(table, table.rows[0])
+    source.commit()
+    built.append(source)
+    built.build()
+    assert [len(_rows(built, table, end)) for end in (*ends, source.end_lsn)] == [1, 2, 3, 2]
+    check_history(built, source, table)
