@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from toolkit.ops import metrics, status_report
 from toolkit.rawlog.states import State
 from toolkit.source import connection, slot
 from toolkit.values.config import Config
+from toolkit.values.errors import ConfigError
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg16"], indirect=True)]
@@ -113,3 +116,19 @@ def test_a_file_that_cannot_be_written_is_named(config: Config, monkeypatch: pyt
     code, said = _written(config, monkeypatch, Path("/proc/cdc.prom"))
     assert code == 2 and "--metrics /proc/cdc.prom: " in said
     assert "name a file that can be written" in said
+
+
+def test_the_collector_may_read_the_file_and_no_device_is_replaced(config: Config, tmp_path: Path) -> None:
+    """The file was for its writer alone, and `--metrics /dev/null` as root would have replaced the device."""
+    target, link, pipe = tmp_path / "kept.prom", tmp_path / "link.prom", tmp_path / "pipe"
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    umask = os.umask(0o077)
+    try:
+        metrics.write(link, None, config.lake_access)
+    finally:
+        os.umask(umask)
+    assert link.is_symlink() and stat.S_IMODE(target.stat().st_mode) == 0o644
+    with pytest.raises(ConfigError, match=r"pipe: it is no regular file, .*; name another file$"):
+        metrics.write(pipe, None, config.lake_access)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)

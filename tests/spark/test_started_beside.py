@@ -184,3 +184,27 @@ def test_a_small_log_gets_one_compiler_and_iceberg_is_on_the_class_path(tmp_path
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"{one} AppClassLoader" for one in (False, False, True, True, False)]
+
+
+#: Makes a table in a lake whose folder has a name that ASCII cannot hold.
+_ACCENTED = """
+import sys
+from pathlib import Path
+from toolkit.lake import reads, session
+from toolkit.values.config import Config
+access = Config(root=Path(sys.argv[1]) / "pr\\xf6j").lake_access
+session.own_session(access).sql("CREATE TABLE raw.t (n BIGINT) USING iceberg")
+print(reads.metadata(access, "raw.t") is not None)
+session.stop_session()
+"""
+
+
+def test_a_lake_in_a_folder_with_an_accent_is_found_in_the_c_locale(tmp_path: Path) -> None:
+    """The JVM wrote to another folder, with a question mark in its name, and the lake could not be used any more."""
+    variables = {name: os.environ[name] for name in ("PATH", "HOME")} | {"LC_ALL": "C"}
+    done = subprocess.run(
+        [sys.executable, "-c", _ACCENTED, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        check=False, env={**variables, "PYTHONPATH": str(Path(java.__file__).parents[2])},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert [folder.name for folder in tmp_path.iterdir()] == ["pr\xf6j"]

@@ -54,3 +54,14 @@ def test_what_is_left_open_is_one_statement(script: str) -> None:
 def test_the_kind_of_a_statement(text: str, kind: Kind) -> None:
     (statement,) = statements(text)
     assert statement.kind is kind
+
+
+def test_a_command_of_psql_takes_its_line_and_not_the_statement_behind_it() -> None:
+    """`cdc ddl lint` neither listed nor tried the DDL after `\\set` or `\\i`."""
+    script = "\\set ON_ERROR_STOP on\n\\timing\nalter table a add b int;\n\\i other.sql; x\n"
+    script += "create table c (d text default '\\');"
+    found = [(one.line, one.words[0], one.kind) for one in statements(script)]
+    assert found == [
+        (1, "\\set", Kind.OTHER), (2, "\\timing", Kind.OTHER), (3, "alter", Kind.DDL), (4, "\\i", Kind.OTHER),
+        (5, "create", Kind.DDL),
+    ]  # fmt: skip

@@ -113,7 +113,7 @@ def uninstall(ctx: Context, yes: bool) -> None:
     if not yes:
         own = f", publication {source.own!r}" if source.own is not None else ""
         progress.result()  # a line of progress would be drawn over the question
-        click.confirm(f"Drop slot {source.slot!r}{own} and capture?", abort=True)
+        click.confirm(f"Drop slot {source.slot!r}{own} and capture?", abort=True, err=True)
     opened.uninstall()
     ctx.output.text("all objects of cdc were removed from the source")
 
@@ -271,7 +271,7 @@ def erase(ctx: Context, tables: tuple[str, ...], yes: bool) -> None:
     opened = ctx.toolkit
     if not yes:
         progress.result()  # a line of progress would be drawn over the question
-        click.confirm(f"Erase the earlier log of {', '.join(tables)}? Nothing brings it back.", abort=True)
+        click.confirm(f"Erase the earlier log of {', '.join(tables)}? Nothing brings it back.", abort=True, err=True)
     ctx.output.table([asdict(one) for one in opened.erase(*tables)], ["table", "erased_before"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import locale
 import logging
 import os
 import re
@@ -26,6 +27,7 @@ from toolkit.values import progress
 from toolkit.values.errors import LakeError
 from toolkit.values.interruption import uninterrupted
 from toolkit.values.locations import local_path
+from toolkit.values.log_setup import not_of_py4j
 from toolkit.values.process_env import environment
 from toolkit.values.resources import ROOT
 from toolkit.values.run_folders import run_folder
@@ -217,6 +219,22 @@ def stop_session(*, at_once: bool = False, seconds: float = _END_SECONDS) -> Non
         _stop(at_once, seconds)
 
 
+@contextmanager
+def _without_py4j() -> Iterator[None]:
+    """Leave out what py4j reports of each connection that breaks while a JVM ends, to the root logger itself."""
+    root = logging.getLogger()
+
+    def kept(record: logging.LogRecord) -> bool:
+        return not_of_py4j(record)
+
+    root.addFilter(kept)
+    try:
+        yield
+    finally:
+        root.removeFilter(kept)  # and not the one of a command
+
+
+@_without_py4j()
 def _stop(at_once: bool, seconds: float) -> None:
     from pyspark import SparkContext
 
@@ -244,22 +262,15 @@ def _stop(at_once: bool, seconds: float) -> None:
             _end(process, seconds)
 
 
+@_without_py4j()
 def _break_off(starting: threading.Thread) -> None:
     """End a start in the background by ending its JVM, as soon as there is one, in a way that leaves no files."""
     from pyspark import SparkContext
 
-    def own(record: logging.LogRecord) -> bool:
-        return record.thread == threading.get_ident()
-
-    root = logging.getLogger()
-    root.addFilter(own)  # py4j reports each connection that breaks, to the root itself
-    try:
-        while starting.is_alive():
-            if (launched := getattr(SparkContext._gateway, "proc", None)) is not None:
-                launched.stdin.close()
-            starting.join(_POLL_SECONDS)
-    finally:
-        root.removeFilter(own)
+    while starting.is_alive():
+        if (launched := getattr(SparkContext._gateway, "proc", None)) is not None:
+            launched.stdin.close()
+        starting.join(_POLL_SECONDS)
 
 
 def jvm_end(seconds: float = 5.0) -> str | None:
@@ -309,6 +320,8 @@ def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(search),
     }
+    if sys.getfilesystemencoding() == "utf-8" and not locale.getencoding().lower().startswith("utf"):
+        variables["LC_ALL"] = "C.UTF-8"  # Python takes the C locale for UTF-8, and Java's names of files for ASCII
     conf = SparkConf(loadDefaults=False)
     for key, value in settings.items():
         conf.set(key, value)

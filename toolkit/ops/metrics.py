@@ -146,8 +146,10 @@ def write(path: Path, status: Status | None, access: LakeAccess) -> None:
     Without a status, because reading it failed, `cdc_ok` is 0, and all that is not known is left out.
 
     Raises:
-        ConfigError: the file cannot be written.
+        ConfigError: the file cannot be written, or is no regular file.
     """
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"--metrics {path}: it is no regular file, and would be replaced by one; name another file")
     where = {"lake": access.warehouse, "prefix": access.names.prefix}
     families: tuple[Metric, ...]
     if status is None:
@@ -155,6 +157,7 @@ def write(path: Path, status: Status | None, access: LakeAccess) -> None:
     else:
         families = tuple(gauge.family(gauge.read(status), where) for gauge in GAUGES)
     try:
-        write_whole(path, generate_latest(_Families(families)))
+        # It has no rows, and the collector of a machine runs as another user. A link stays.
+        write_whole(path.resolve(), generate_latest(_Families(families)), mode=0o644)
     except OSError as error:
         raise ConfigError(f"--metrics {path}: {error.strerror}; name a file that can be written") from None

@@ -23,6 +23,7 @@ from pydantic_settings import (
 
 from toolkit.values.capture_rules import CaptureRules, Section, SourceConfig, TableConfig
 from toolkit.values.catalog_uri import require_one_catalog
+from toolkit.values.durations import MOST_DAYS, MOST_SECONDS
 from toolkit.values.errors import ConfigError
 from toolkit.values.lake_access import LakeAccess, LakeConfig
 from toolkit.values.modes import (
@@ -43,7 +44,7 @@ class CheckConfig(Section):
     """Hash buckets of a table. Only differing buckets are read row by row."""
     samples: int = Field(default=20, ge=0)
     """Rows that the report lists for each class of difference."""
-    cut_seconds: float = Field(default=30.0, gt=0)
+    cut_seconds: float = Field(default=30.0, gt=0, le=MOST_SECONDS)
     """Seconds to wait for an exact cut, and for a table's lock, before the table is `not_taken`."""
     sessions: int = Field(default_factory=lambda: min(4, os.cpu_count() or 1), gt=0)
     """Sessions that read a large table of the source at once; default: one for each core, at most 4."""
@@ -51,11 +52,11 @@ class CheckConfig(Section):
     """Tables of this size are proven by touched keys between two full proofs, if `full_hours` is set."""
     full_tables: int = Field(default=100, ge=0)
     """Smaller tables that a check compares whole although nothing touched them, if `full_hours` is set."""
-    full_hours: float = Field(default=0.0, ge=0)
+    full_hours: float = Field(default=0.0, ge=0, le=MOST_DAYS * 24)
     """Hours after which a table is compared whole in any case. 0 compares every table whole each time."""
-    fresh_hours: float = Field(default=24.0, gt=0)
+    fresh_hours: float = Field(default=24.0, gt=0, le=MOST_DAYS * 24)
     """A published table whose proof is older fails the suite `published`, and `cdc status` exits with 3."""
-    deprecated_days: float = Field(default=30.0, ge=0)
+    deprecated_days: float = Field(default=30.0, ge=0, le=MOST_DAYS)
     """Days for which a view of `published` keeps the name of a table that was renamed or dropped."""
 
 
@@ -93,7 +94,7 @@ class NotifyConfig(Section):
     `result`, `host`, `lake`, `prefix`."""
     webhook: str = ""
     """URL that the same object is posted to. It is never printed."""
-    lease_minutes: float = Field(default=60.0, ge=0)
+    lease_minutes: float = Field(default=60.0, ge=0, le=MOST_DAYS * 24 * 60)
     """A lease that is held (exit code 4) is reported only when it has been held longer than this."""
 
 
@@ -104,7 +105,7 @@ class LimitsConfig(Section):
     """Free space of the folders of warehouse, catalog and spool."""
     wal_mb: float = Field(default=10_000.0, gt=0)
     """WAL that the server keeps for the slot."""
-    transaction_minutes: float = Field(default=120.0, gt=0)
+    transaction_minutes: float = Field(default=120.0, gt=0, le=MOST_DAYS * 24 * 60)
     """Age of the oldest transaction of the source that has written: the slot keeps the WAL from before it."""
 
 

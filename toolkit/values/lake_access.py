@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from toolkit.values.capture_rules import Section
 from toolkit.values.catalog_uri import SQLITE, require_catalog
+from toolkit.values.durations import MOST_DAYS
 from toolkit.values.locations import local_path, scheme
 from toolkit.values.modes import CatalogKind
 from toolkit.values.namespaces import Namespaces, checked_prefix
@@ -42,7 +43,7 @@ class LakeConfig(Section):
     prefix: Annotated[str, AfterValidator(checked_prefix)] = ""
     """Prefix of the source's namespaces, for several sources in one lake: with `shop` they are `shop_raw`,
     `shop_current`, `shop_published` and so on. Lease, logs and reports are then in `sources/shop` of `work_dir`."""
-    keep_days: float = Field(default=7.0, ge=0)
+    keep_days: float = Field(default=7.0, ge=0, le=MOST_DAYS)
     """Days that `cdc maintain` keeps table snapshots and tags. Tags of published tables stay."""
 
     @property

@@ -56,7 +56,7 @@ def configure(*, verbose: bool, as_json: bool) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO if verbose else logging.WARNING)
     root.propagate = False
-    logging.getLogger().addFilter(_not_of_py4j)  # the same function again is no second filter
+    logging.getLogger().addFilter(not_of_py4j)  # the same function again is no second filter
     # What the driver says of a session that has ended. Python, or a handler that another library has installed, would
     # print it in a form of its own.
     driver = logging.getLogger("psycopg")
@@ -64,6 +64,6 @@ def configure(*, verbose: bool, as_json: bool) -> None:
     driver.propagate = False
 
 
-def _not_of_py4j(record: logging.LogRecord) -> bool:
+def not_of_py4j(record: logging.LogRecord) -> bool:
     """Leave out the tracebacks of py4j about a JVM that has ended. The command that needed it says so in one line."""
     return Path(record.pathname).parent.name != "py4j"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 
 from toolkit.values.errors import ConfigError
 
+_DAY = re.compile(r"\d{4}-?\d{2}-?\d{2}")
 _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
@@ -47,12 +48,17 @@ def parse_moment(text: str) -> Lsn | datetime:
     """
     if "/" in text:
         return Lsn.parse(text)
+    day = text if _DAY.fullmatch(text) else None
     try:
         at = datetime.fromisoformat(text)
-    except ValueError:
+        if day is None and not re.search("[Tt ]", text):  # fromisoformat takes any sign for the one before the time
+            raise ValueError
+        at.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise ConfigError(
             f"{text!r}: expected an LSN such as 0/16B3748, or a time such as 2026-11-20 12:00+01"
         ) from None
     if at.tzinfo is None:
-        raise ConfigError(f"{text!r}: a time needs its offset from UTC; write {text}+01 or {text}Z")
+        whole = text if day is None else f"{day} 00:00"
+        raise ConfigError(f"{text!r}: a time needs its offset from UTC; write {whole}+01 or {whole}Z")
     return at

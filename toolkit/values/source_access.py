@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import Field, field_validator
 
 from toolkit.values.capture_rules import CaptureRules, Section, SourceConfig
+from toolkit.values.durations import MOST_SECONDS
 from toolkit.values.modes import CommandText, CopyOn
 
 
@@ -57,7 +58,7 @@ class SnapshotConfig(Section):
     """Processes or tasks that copy tables at once; default: one for each core, at most 8. 0: the command's process."""
     piece_mb: float = Field(default=256.0, gt=0)
     """Largest part of a table's file that one worker reads at a time."""
-    lock_seconds: float = Field(default=30.0, gt=0)
+    lock_seconds: float = Field(default=30.0, gt=0, le=MOST_SECONDS)
     """Seconds to wait for another session's lock; the refusal names that session."""
     heal_mb: float = Field(default=1024.0, ge=0)
     """Total size of the stale tables that `cdc run --heal` copies again."""

@@ -23,6 +23,7 @@ _TOKEN = re.compile(
 )
 
 
+_LINE = re.compile(r"(\\\S*)[^\n]*")
 #: Commands that would end the transaction, or move the session to another place in it.
 _CONTROL = frozenset({"begin", "start", "commit", "end", "abort", "rollback", "savepoint", "release"})
 _ROWS = frozenset({"insert", "update", "delete", "merge"})
@@ -82,7 +83,8 @@ class Statement:
 def statements(script: str) -> Iterator[Statement]:
     """Return every statement of a script that is more than comments and blanks.
 
-    Quotes, dollar quotes, nested comments and the bodies of SQL functions (BEGIN ATOMIC) may contain semicolons.
+    Quotes, dollar quotes, nested comments and the bodies of SQL functions (BEGIN ATOMIC) may contain semicolons. A
+    command of psql, which begins with a backslash, ends with its line.
     """
     at = start = depth = parentheses = 0
     words: list[str] = []
@@ -106,6 +108,12 @@ def statements(script: str) -> Iterator[Statement]:
                 depth -= 1
             if len(words) < 5:
                 words.append(word)
+        elif match[0] == "\\" and not words:
+            line = _LINE.match(script, match.start())
+            assert line is not None
+            at = line.end()
+            yield _statement(script, match.start(), at, [line[1].lower()])
+            start, parentheses = at, 0
         elif kind == "other" and match[0] in "()":
             parentheses += 1 if match[0] == "(" else -1
         elif kind == "end" and depth == 0 and parentheses <= 0:
