@@ -83,6 +83,8 @@ def test_a_repair_takes_one_scope_of_one_table(tmp_path: Path) -> None:
     _configure(tmp_path, "")
     _refused(_cdc(tmp_path, "repair", "public.t", "--columns", "a", "--partition", "public.p"), 2, "exclude each other")
     _refused(_cdc(tmp_path, "repair", "--columns", "a"), 2, "exactly one table")
+    for option in ("--columns", "--partition"):  # it copied the whole table
+        _refused(_cdc(tmp_path, "repair", "public.t", option, ""), 2, f"{option}: it is empty")
     _refused(_cdc(tmp_path, "repair", "public.t", "--rows", '{"id": "1"}', "--differing"), 2, "exclude each other")
     _refused(_cdc(tmp_path, "repair", "--differing"), 2, "exactly one table")
     _refused(_cdc(tmp_path, "repair", "public.t", "--differing"), 2, "public.t", "no captured table has that name")

@@ -236,10 +236,13 @@ def repair(
     from toolkit.capture import copy
     from toolkit.quality import differing_rows
 
-    parts = {"--columns": columns, "--partition": partition, "--rows": rows, "--differing": differing}
-    if sum(map(bool, parts.values())) > 1:
+    parts = {"--columns": columns, "--partition": partition, "--rows": rows, "--differing": differing or None}
+    given = [name for name, value in parts.items() if value is not None]
+    if len(given) > 1:
         raise click.UsageError(f"{', '.join(parts)} exclude each other")
-    if any(parts.values()) and len(tables) != 1:
+    if given and not parts[given[0]]:  # such as a variable of a shell that is not set: all rows were not asked for
+        raise click.UsageError(f"{given[0]}: it is empty; name what is to be copied, or leave it out")
+    if given and len(tables) != 1:
         raise click.UsageError(f"{', '.join(parts)}: name exactly one table")
     opened = ctx.toolkit
     scope = copy.Scope(
