@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from tests import support_history as made
 from toolkit.api import Toolkit
 from toolkit.build import dbt_run
 from toolkit.build.dbt_run import BuildResult
@@ -21,7 +23,7 @@ from toolkit.capture.copy import SnapshotResult
 from toolkit.capture.drain_loop import DrainResult
 from toolkit.cli import INTERRUPTED, frame, main
 from toolkit.demo import scratch_server
-from toolkit.history import ddl_lint
+from toolkit.history import ddl_lint, versions
 from toolkit.ops import last_run
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.values import libraries, resources
@@ -29,6 +31,7 @@ from toolkit.values.config import Config
 from toolkit.values.errors import LakeError, UnknownTable
 from toolkit.values.lsn import Lsn
 from toolkit.values.outcome import CheckStatus
+from toolkit.values.table import TableVersion
 
 pytestmark = pytest.mark.unit
 
@@ -370,3 +373,16 @@ def test_a_key_that_names_a_column_twice_is_refused() -> None:
     """The second value replaced the first without a word."""
     done = CliRunner().invoke(main, ["rows", "public.a", "--key", "id=1", "--key", "id=2"])
     assert done.exit_code == 2 and "a column is named twice: ask for one key at a time" in done.output
+
+
+def test_the_columns_of_a_dropped_table_are_shown_as_those_that_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cdc schema show` listed them like those of a table that exists."""
+    shape = TableVersion.from_json(made.snapshots()[0])
+    found = versions.VersionInfo(1, 9, Lsn(0x3000), None, replace(shape, dropped=True), None, ())
+    monkeypatch.setattr(Toolkit, "shape", lambda *_: found)
+    (tmp_path / "cdc.toml").touch()
+    done = CliRunner().invoke(main, ["schema", "show", "public.orders", "--config", str(tmp_path / "cdc.toml")])
+    assert done.stdout.splitlines()[0] == "public.orders (dropped at 0/3000; these were its columns)"
+    assert [line.split()[:3] for line in done.stdout.splitlines()[2:3]] == [["1", "id", "bigint"]]

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from tests import support_history as made
 from tests.support_ledger import ledger_of
-from toolkit.api import Toolkit
-from toolkit.cli import main
 from toolkit.history import versions
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
@@ -138,19 +133,6 @@ def test_a_dropped_table_ends_its_history() -> None:
     table = TableVersion.from_json(made.snapshots()[0])
     gone = TableVersion.from_json(made.snapshots()[0] | {"dropped": True})
     assert _kinds(versions.changes(table, gone)) == [("dropped", None)]
-
-
-def test_the_columns_of_a_dropped_table_are_shown_as_those_that_it_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`cdc schema show` listed them like those of a table that exists."""
-    shape = TableVersion.from_json(made.snapshots()[0])
-    found = versions.VersionInfo(1, 9, Lsn(0x3000), None, replace(shape, dropped=True), None, ())
-    monkeypatch.setattr(Toolkit, "shape", lambda *_: found)
-    (tmp_path / "cdc.toml").touch()
-    done = CliRunner().invoke(main, ["schema", "show", "public.orders", "--config", str(tmp_path / "cdc.toml")])
-    assert done.stdout.splitlines()[0] == "public.orders (dropped at 0/3000; these were its columns)"
-    assert [line.split()[:3] for line in done.stdout.splitlines()[2:3]] == [["1", "id", "bigint"]]
 
 
 def test_frames_have_their_documented_columns() -> None:
