@@ -69,13 +69,12 @@ def keyless_remedy(relation: catalog.Relation) -> str:
     name = relation.identifier
     if relation.kind == "p":
         return "name its partitions in [source] tables, or add a primary key; or name it in [source] exclude"
-    identity = f"add a primary key, or run: alter table {name} replica identity full"
-    if not relation.by_all_columns:
-        identity = f"add a primary key of other columns, or run: alter table {name} replica identity using index ..."
-    return (
-        f'{identity}; or set capture = "change_log" in [table."{relation.schema}.{relation.name}"]; or name it in'
-        " [source] exclude"
-    )
+    whole = f"run: alter table {name} replica identity full"
+    logged = f'set capture = "change_log" in [table."{relation.schema}.{relation.name}"]'
+    ways = f"add a primary key, or {whole}; or {logged}"
+    if not relation.by_all_columns:  # triggers log such rows whole, and by no key with a generated column
+        ways = f"add a primary key of other columns; or {whole}, and {logged}"
+    return f"{ways}; or name it in [source] exclude"
 
 
 def outside(conn: Connection) -> dict[str, int]:
