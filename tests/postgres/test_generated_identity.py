@@ -113,7 +113,7 @@ def test_a_row_filter_that_fails_for_a_row_can_be_skipped(source: Config, plain_
     )  # fmt: skip
     commands.init(config)
     _sql(config, "insert into t values (2)", "insert into t values (0)", "insert into u values (5)")
-    with pytest.raises(UnreadableChange, match=r"division by zero at \S+: the row filter of a publication fails for a"):
+    with pytest.raises(UnreadableChange, match=r"division by zero at \S+: most often, the row filter of a publication"):
         commands.drain(config)
     with pytest.raises(UnreadableChange) as stopped:
         commands.drain(config)
@@ -121,4 +121,5 @@ def test_a_row_filter_that_fails_for_a_row_can_be_skipped(source: Config, plain_
     commands.skip(config, Lsn(stopped.value.lsn))
     commands.drain(config)
     found = {state.table: state.state for state in states.table_states(ledger_of(config))}
-    assert found["public.t"] == states.State.STALE
+    # The transaction cannot be sent in binary form either, so it is not known which tables it changed.
+    assert found == {"public.t": states.State.STALE, "public.u": states.State.STALE}

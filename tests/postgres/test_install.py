@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 from tests.support_change_log import Log
 from tests.support_postgres import ddl_messages, hmac_key
+from toolkit.cli import main
 from toolkit.source import catalog, claim, install, selection, signatures, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.source.own_publication import publication_sql
@@ -227,6 +230,23 @@ def test_dry_run_script_runs_in_psql(source: Config) -> None:
         plain.execute(script)
     with connect(source.source) as conn:
         assert catalog.installed(conn)
+
+
+def test_the_results_of_init_and_uninstall_are_json(source: Config, tmp_path: Path) -> None:
+    """A script that read them found SQL, and nothing."""
+    words = ["--output", "json", "--config", str(tmp_path / "cdc.toml")]
+    own = source.source
+    (tmp_path / "cdc.toml").write_text(
+        f"[source]\nconninfo = {json.dumps(own.conninfo)}\nslot = '{own.slot}'\ntables = ['public.*']\n",
+        encoding="utf-8",
+    )
+    with connect(own) as conn:
+        conn.execute("create table public.t (id int primary key)")
+    planned = CliRunner().invoke(main, ["init", "--dry-run", *words])
+    assert planned.exit_code == 0, planned.output
+    assert 'create publication "cdc"' in json.loads(planned.stdout)["sql"]
+    removed = CliRunner().invoke(main, ["uninstall", "--yes", *words])
+    assert json.loads(removed.stdout) == {"slot": own.slot, "publication": "cdc"}
 
 
 def test_a_dry_run_script_runs_no_operator_of_another_role(source: Config, log: Log) -> None:

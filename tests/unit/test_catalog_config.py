@@ -293,6 +293,23 @@ def test_maintenance_knows_folders_by_their_whole_names(
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "key"),
+    [("CDC_SOURCE__SLOT", "A-B", "source.slot"), ("cdc_source__tables", "[1]", r"source\.tables\.0")],
+)
+def test_an_unusable_value_is_said_to_be_the_variables_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, key: str
+) -> None:
+    """The message named the file, in which nothing was wrong."""
+    file = _write(tmp_path, "[source]\nslot = 'ok'\n")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=f"^variable {name}: {key}: .*; correct it there$"):
+        configuration.load(file)
+    monkeypatch.setenv(name, "")  # which is no value: the file has it
+    with pytest.raises(ConfigError, match=r"cdc\.toml: source\.slot: "):
+        configuration.load(_write(tmp_path, "[source]\nslot = 'A-B'\n"))
+
+
+@pytest.mark.parametrize(
     ("second", "shared"),
     [(_EVENTS, True), (f"file:{_EVENTS}", True), (f"{_EVENTS}/x/", True), (f"{_EVENTS}-2", False)],
 )

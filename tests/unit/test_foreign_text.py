@@ -66,6 +66,12 @@ def test_a_name_does_not_drive_the_terminal(capsys: pytest.CaptureFixture[str]) 
     assert r"a\x1b]0;title\x07\x9b2J\u202eb\r" in shown
 
 
+def test_a_value_of_several_lines_stays_in_its_row(capsys: pytest.CaptureFixture[str]) -> None:
+    """The second line of a value in `cdc rows` was read as another row."""
+    TextOutput().table([{"id": 1, "note": "a\n2   b"}], ["id", "note"])
+    assert capsys.readouterr().out.splitlines()[1:] == [r"1   a\n2   b"]
+
+
 @pytest.mark.parametrize("charset", ["iso-8859-1", "utf-8"])
 def test_a_result_can_be_written_where_the_locale_lacks_its_characters(charset: str) -> None:
     @click.command()

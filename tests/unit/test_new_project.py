@@ -62,10 +62,14 @@ def test_a_notebook_finds_the_project_from_its_own_folder(tmp_path: Path, monkey
         toolkit.open("cdc.toml")
 
 
-def test_a_folder_whose_name_needs_quotes_is_not_put_into_the_examples(tmp_path: Path) -> None:
+def test_a_folder_whose_name_needs_quotes_is_not_put_into_the_examples(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """`cd /srv/shop lake && ...` went into another folder, and a `$` or `%` is read by shells, cron and systemd."""
     for name in ("shop lake", "shop$lake", "shop%lake"):
+        caplog.clear()
         new_project.create(tmp_path / name)
+        assert [record.message for record in caplog.records] == ["the examples keep another folder"]
         text = (tmp_path / name / "schedule" / "crontab").read_text(encoding="utf-8")
         assert "cd /srv/shop-lake && " in text
 

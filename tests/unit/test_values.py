@@ -268,6 +268,8 @@ def test_a_variable_of_an_unknown_section_is_refused(monkeypatch: pytest.MonkeyP
 def test_a_named_file_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such configuration file"):
         configuration.load(str(tmp_path / "other.toml"))
+    with pytest.raises(ConfigError, match="not a regular file; create it or give another --config"):
+        configuration.load(str(tmp_path))
 
 
 # -- catalog -----------------------------------------------------------------------------------------------------------

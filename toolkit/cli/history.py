@@ -179,7 +179,7 @@ def _counted(what: str, found: Iterator[_T]) -> Iterator[_T]:
 def published(ctx: Context, duckdb: bool) -> None:
     """List the published tables: the LSN of each proof, and where a reader other than Spark finds the rows."""
     if duckdb:
-        say(ctx.toolkit.duckdb_script())
+        ctx.output.script(ctx.toolkit.duckdb_script())
         return
     shown = ["table", "relation", "lsn", "proven_at", "status", "snapshot_id", "metadata"]
     ctx.output.table(map(plain, ctx.toolkit.published()), shown)

@@ -16,7 +16,7 @@ import click
 from toolkit.values import progress
 from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import visible
+from toolkit.values.names import in_one_line, visible
 
 
 class Output(Protocol):
@@ -30,6 +30,9 @@ class Output(Protocol):
 
     def text(self, line: str) -> None:
         """Show a line of text; JSON output leaves it out."""
+
+    def script(self, sql: str) -> None:
+        """Show SQL to run; in JSON, as the field `sql`."""
 
 
 def say(line: str, *, nl: bool = True, err: bool = False) -> None:
@@ -96,6 +99,10 @@ class JsonOutput:
         """Write nothing."""
         del line
 
+    def script(self, sql: str) -> None:
+        """Write an object with the SQL."""
+        self.record({"sql": sql})
+
 
 class TextOutput:
     """Write aligned lines of text to standard output."""
@@ -115,7 +122,7 @@ class TextOutput:
         """Write the columns of the rows, aligned by the first thousand."""
         rest = iter(rows)
         first = list(itertools.islice(rest, 1000))
-        lines = ([_cell(plain(row.get(c))) for c in columns] for row in itertools.chain(first, rest))
+        lines = ([in_one_line(_cell(plain(row.get(c)))) for c in columns] for row in itertools.chain(first, rest))
         cells = [list(columns), *itertools.islice(lines, len(first))]
         widths = [min(60, max(len(line[i]) for line in cells)) for i in range(len(columns))]
         for line in itertools.chain(cells, lines):
@@ -124,6 +131,10 @@ class TextOutput:
     def text(self, line: str) -> None:
         """Write the line."""
         say(visible(line))
+
+    def script(self, sql: str) -> None:
+        """Write the SQL as it is."""
+        say(sql)
 
 
 def _cell(value: Any) -> str:

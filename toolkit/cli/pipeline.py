@@ -94,7 +94,7 @@ def init(ctx: Context, dry_run: bool, new_generation: bool, strict: bool, new_ke
     if dry_run:
         from toolkit.capture import initialise
 
-        say(initialise.plan_sql(ctx.config.source_access))
+        ctx.output.script(initialise.plan_sql(ctx.config.source_access))
         return 0
     done = ctx.toolkit.init(new_generation=new_generation, strict=strict, new_key=new_key)
     ctx.show(done)
@@ -115,6 +115,7 @@ def uninstall(ctx: Context, yes: bool) -> None:
         progress.result()  # a line of progress would be drawn over the question
         click.confirm(f"Drop slot {source.slot!r}{own} and capture?", abort=True, err=True)
     opened.uninstall()
+    ctx.show({"slot": source.slot, "publication": source.own})
     ctx.output.text("all objects of cdc were removed from the source")
 
 

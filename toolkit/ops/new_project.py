@@ -13,7 +13,10 @@ from toolkit import __version__
 from toolkit.build import project
 from toolkit.values.config import DbtConfig, DbtProject
 from toolkit.values.errors import ConfigError
+from toolkit.values.log_setup import logger
 from toolkit.values.resources import FOLDER, SCAFFOLD
+
+_log = logger(__name__)
 
 #: The folder in the examples. The user's own folder replaces it, unless its path needs quotes.
 _EXAMPLE = "/srv/shop-lake"
@@ -29,7 +32,10 @@ def create(folder: Path) -> tuple[Path, ...]:
     """
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {_VENV}):
         raise ConfigError(f"{folder}: there is something already; name an empty or a new folder")
-    shown = str(folder.resolve()) if re.fullmatch(r"[\w./+-]+", str(folder.resolve())) else _EXAMPLE
+    shown = str(folder.resolve())
+    if not re.fullmatch(r"[\w./+-]+", shown):
+        _log.warning("the examples keep another folder", extra={"folder": _EXAMPLE, "needs_quotes": shown})
+        shown = _EXAMPLE
     try:
         for source in sorted(path for path in SCAFFOLD.rglob("*") if path.is_file()):
             name = source.relative_to(SCAFFOLD)

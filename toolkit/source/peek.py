@@ -137,16 +137,21 @@ def _refusals(conn: Connection, source: SourceConfig) -> Iterator[None]:
             ) from None
         raise SlotError(f"reading slot {source.slot!r}: {one_line(error)}; run `cdc init`") from None
     except psycopg.errors.FeatureNotSupported as error:
-        what = "the publications did not agree there"
+        what = "most often, the publications did not agree there"
         raise _unreadable(source, error, what, "The next row needs them to agree again first") from None
     except (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter) as error:
         raise _unreadable(source, error, "a value there is no text of the encoding", _copy("corrected")) from None
     except psycopg.DataError as error:
-        what = "the row filter of a publication fails for a row there"
+        what = "most often, the row filter of a publication fails for a row there"
         first = "A copy needs another row filter, or that row corrected, first"
         raise _unreadable(source, error, what, first) from None
-    except (psycopg.errors.InternalError_, psycopg.errors.ProgramLimitExceeded) as error:
-        what = "a value there is too large for the server to print"
+    except (
+        psycopg.errors.InternalError_,
+        psycopg.errors.DataCorrupted,
+        psycopg.errors.IndexCorrupted,
+        psycopg.errors.ProgramLimitExceeded,
+    ) as error:
+        what = "most often, a value there is too large for the server to print, or damaged"
         raise _unreadable(source, error, what, _copy("removed")) from None
     except OSError as error:
         raise LakeError(

@@ -245,7 +245,10 @@ def snapshot_batches(
     except psycopg.Error as error:
         if conn.broken or conn.closed:
             raise SourceUnavailable(f"copying {table.identifier}: {one_line(error)}; run it again") from None
-        raise TableRefused(f"copying {table.identifier}: {unread(error)}; correct that and run it again") from None
+        chosen = f" where {table.row_filter}, its row filter" if table.row_filter else ""
+        raise TableRefused(
+            f"copying {table.identifier}{chosen}: {unread(error)}; correct that and run it again"
+        ) from None
 
 
 @contextmanager

@@ -202,7 +202,8 @@ def load(path: str | None = None) -> Config:
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}; change its permissions or give another --config") from None
     if named and not there:
-        raise ConfigError(f"{file}: no such configuration file; create it or give another --config")
+        found = "not a regular file" if file.exists() else "no such configuration file"
+        raise ConfigError(f"{file}: {found}; create it or give another --config")
     _known_variables()
     data.setdefault("root", file.resolve().parent)
     if isinstance(spark := data.get("spark"), dict):
@@ -227,7 +228,8 @@ def load(path: str | None = None) -> Config:
         message = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
         if first["type"] == "tuple_type":
             message = "must be a list, such as [...]"
-        raise ConfigError(f"{file if there else 'configuration'}: {key}: {message}{found}; correct it there") from None
+        place = _variable(first["loc"]) or (file if there else "configuration")
+        raise ConfigError(f"{place}: {key}: {message}{found}; correct it there") from None
 
 
 def _known_variables() -> None:
@@ -236,6 +238,14 @@ def _known_variables() -> None:
         section, parts, _ = name.lower().removeprefix("cdc_").partition("__")
         if name.lower().startswith("cdc_") and parts and section not in Config.model_fields:
             raise ConfigError(f"variable {name}: no section {section!r}: {_unknown((section,))}; rename or unset it")
+
+
+def _variable(place: tuple[int | str, ...]) -> str | None:
+    """Describe the variable that has the value of a key; None if the file has it."""
+    given = {name.lower(): name for name, value in os.environ.items() if value}
+    parts = [str(part).lower() for part in place]
+    names = ("__".join(["cdc_" + parts[0], *parts[1:count]]) for count in range(len(parts), 1, -1))
+    return next((f"variable {given[name]}" for name in names if name in given), None)
 
 
 def _not_json() -> str:
