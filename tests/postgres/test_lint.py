@@ -183,6 +183,19 @@ def test_what_is_red_really_is_what_the_server_refuses(source: Config, conn: Con
         conn.execute("update public.item set name = 'z' where id = 1")
 
 
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
+def test_a_generated_column_in_a_full_replica_identity_is_red(source: Config, conn: Connection, lint: Lint) -> None:
+    """PostgreSQL 18 refused the UPDATE after a script that was green."""
+    config = _install(conn, source)
+    conn.execute("alter table public.item replica identity full")
+    script = "alter table public.item add column twice int generated always as (id * 2) stored"
+    (effect,) = lint(config, script)
+    assert effect.breaks is not None and "with a generated column, which the publication does not send" in effect.breaks
+    conn.execute(script)
+    with pytest.raises(psycopg.DatabaseError, match="generated column"):
+        conn.execute("update public.item set name = 'z' where id = 1")
+
+
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_the_command_line_exits_with_3_where_a_person_should_look(
     source: Config, conn: Connection, tmp_path: Path

@@ -25,7 +25,7 @@ from toolkit.values.sql_script import Kind, statements
 from toolkit.values.table import TableVersion
 
 if TYPE_CHECKING:
-    from toolkit.source.trial import Tried
+    from toolkit.source.trial import State, Tried
     from toolkit.values.capture_rules import CaptureRules, SourceConfig
 
 
@@ -253,15 +253,19 @@ def _destination(old: TableVersion | None, new: TableVersion | None) -> str:
 
 def _breaks(tried: Tried, relid: int) -> str | None:
     """Describe why UPDATE and DELETE are refused: no key identifies the rows of the published table."""
-    new, old = tried.after.tables.get(relid), tried.before.tables.get(relid)
     verbs = " and ".join(v.upper() for v in ("update", "delete") if v in tried.after.publishes)
-    if new is None or not verbs or not _blind(new) or (old is not None and _blind(old)):
+    reason = _blind(tried.after, relid)
+    if not verbs or reason is None or _blind(tried.before, relid):
         return None
-    return f"{verbs} on {new.identifier} will fail at the source: it is published and has no usable replica identity"
+    return f"{verbs} on {tried.after.tables[relid].identifier} will fail at the source: it is published and {reason}"
 
 
-def _blind(table: TableVersion) -> bool:
-    if not table.published or table.replica_identity == "f":
-        return False
-    shown = {c.attnum for c in table.columns if c.published}
-    return not table.key_attnums or not shown.issuperset(table.key_attnums)
+def _blind(state: State, relid: int) -> str | None:
+    """Return why the server cannot identify the rows of a published table; None if it can."""
+    table = state.tables.get(relid)
+    if table is None or not table.published:
+        return None
+    hidden = (c.name for c in table.columns if c.attnum in table.key_attnums and not c.published)
+    if table.replica_identity != "f" and (name := next(hidden, None)):
+        return f"the publication does not send column {name} of its replica identity"
+    return state.unidentified.get(relid)

@@ -30,6 +30,7 @@ class State:
     tables: dict[int, TableVersion]
     files: dict[int, int]  # relfilenode by relid: a rewrite changes it
     publishes: frozenset[str]  # the operations that the publications send
+    unidentified: dict[int, str]  # relid -> why logical replication cannot identify the rows of the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ def _state(source: SourceConfig, conn: psycopg.Connection) -> State:
         " where c.relkind = 'r' and c.oid >= 16384"
     ).fetchall()
     sent = (p.publishes for p in catalog.publications(conn, source))
-    return State(tables, dict(files), frozenset().union(*sent))
+    return State(tables, dict(files), frozenset().union(*sent), catalog.without_identity(conn))
 
 
 def _filled(conn: psycopg.Connection, table: TableVersion) -> bool:
