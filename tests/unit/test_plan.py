@@ -171,6 +171,22 @@ def test_renamed_labels_replace_the_older_ones_since_each_copy(planned: Planned)
     assert all(plan.columns[0].relabel == () for plan in planned(source).values())
 
 
+def test_a_label_that_another_value_took_over_is_the_first_ones_before_the_copy(planned: Planned) -> None:
+    """History as of the first copy showed the present name of the second value that had the label."""
+    table = a_table()
+    table.columns.append(labels("sad"))
+    source = started(table)
+    first = source.lsn - 8
+    table.columns[-1] = labels("grey", "sad", former=("sad",))  # which makes the table stale
+    in_a_transaction(source, lambda: source.schema(table))
+    second = source.lsn
+    source.baseline(table, first=True)
+    table.columns[-1] = labels("grey", "blue") | {"former_labels": [{"oid": 71, "label": "sad"}]}
+    in_a_transaction(source, lambda: source.schema(table))
+    eras = planned(source)[Layer.HISTORY].columns[-1].relabel
+    assert [(era.since, dict(era.labels)) for era in eras] == [(second, {"sad": "blue"}), (first, {"sad": "grey"})]
+
+
 def test_a_missing_value_that_a_copy_has_lost_still_shows_in_older_rows(planned: Planned) -> None:
     """A rewrite drops it from the catalog. The history then showed NULL in rows that are older than the column."""
     table = a_table()

@@ -230,7 +230,8 @@ def _relabel(
     """Return the labels to replace in the rows after each baseline.
 
     The OID identifies an enum value. A baseline was read with the names of its time. The versions after it have every
-    name that a value has had since. A table in which one name meant two values is stale.
+    name that a value has had since, the oldest first. Once a name means another value, the table is stale until it is
+    copied, so a name is replaced as its first value demands.
     """
     now = dict(column.labels)
     eras: list[Era] = []
@@ -242,7 +243,10 @@ def _relabel(
                 for other in version.table.columns:
                     if (other.attnum, other.type_oid) == (column.attnum, column.type_oid):
                         labels = (*other.former_labels, *other.labels)
-        renamed = {label: now[oid] for oid, label in labels if now.get(oid, label) != label}
+        owners: dict[str, int] = {}
+        for oid, label in labels:
+            owners.setdefault(label, oid)
+        renamed = {label: now[oid] for label, oid in owners.items() if now.get(oid, label) != label}
         if column.nested and not all(map(is_plain, (*now.values(), *(label for _, label in labels)))):
             renamed = {}  # their changes made the table stale
         eras.insert(0, Era(int(baseline.end_lsn), renamed))
