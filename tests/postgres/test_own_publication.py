@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import psycopg
 import pytest
 
@@ -260,6 +262,16 @@ def test_a_table_that_triggers_capture_loses_them_when_it_is_excluded(world: Wor
     _init(world)
     change_log.settle(world.log.conn, world.config.capture_rules, lock_seconds=3)
     assert change_log.triggered(world.log.conn) == {world.relid("u")}
+
+
+def test_a_table_that_is_excluded_is_not_moved_to_triggers(world: World) -> None:
+    """`cdc init` asked for a copy of it, which no published table was there for, and ended with an error."""
+    world.start("create table t (id int primary key)", "create table u (id int primary key)")
+    rules = world.config.capture_rules
+    logged = replace(rules, table={"public.?": TableConfig(capture=Capture.CHANGE_LOG)})
+    assert change_log.moving(world.log.conn, logged) == ("public.t", "public.u")
+    source = rules.source.model_copy(update={"exclude": ("public.t",)})
+    assert change_log.moving(world.log.conn, replace(logged, source=source)) == ("public.u",)
 
 
 def test_a_publication_of_others_keeps_a_table_that_is_excluded(world: World) -> None:

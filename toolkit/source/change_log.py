@@ -75,11 +75,16 @@ def _quoted(name: str) -> str:
 
 
 def moving(conn: Connection, rules: CaptureRules) -> tuple[str, ...]:
-    """Return published tables whose way of capture `init` will change; they then need a baseline."""
+    """Return published tables whose way of capture `init` will change; they then need a baseline.
+
+    `init` takes excluded tables out of capture instead.
+    """
     if not catalog.installed(conn) or by_ticks(conn, rules):
         return ()
 
     def moves(table: TableVersion) -> bool:
+        if rules.source.excludes(table.schema, table.name):
+            return False
         wanted = rules.capture_of(table.schema, table.name).capture
         by_slot = (Capture.SLOT, Capture.BOTH)
         return wanted in by_slot if table.capture == Capture.CHANGE_LOG else wanted == Capture.CHANGE_LOG
