@@ -2,22 +2,23 @@
 -- which are not of the replica identity. "list": the column list lacks these columns of the replica identity. "whole": the
 -- column list names these columns, and beside REPLICA IDENTITY FULL the server accepts no list. A publication that sends
 -- a partition as its root has those of the root for it, by the names of the columns.
-select n.nspname as schema, c.relname as name, p.pubname as publication, f.what, f.columns
-from pg_catalog.pg_publication as p
-join pg_catalog.pg_class as c on c.relkind = 'r' and (
-  p.pubviaroot and c.relispartition or exists (
-    select from pg_catalog.pg_publication_rel as r where r.prpubid = p.oid and r.prrelid = c.oid
-  )
+with sent as (
+  select distinct on (p.oid, t.relid) p.pubname, t.relid, r.prrelid, r.prqual, r.prattrs
+  from pg_catalog.pg_publication as p
+  join pg_catalog.pg_publication_rel as r on r.prpubid = p.oid
+  cross join lateral (
+    select r.prrelid as relid, 0 as level
+    union all
+    select t.relid::oid, t.level from pg_catalog.pg_partition_tree(r.prrelid) as t where p.pubviaroot
+  ) as t
+  where p.pubname = any (%(publications)s) and (p.pubupdate or p.pubdelete)
+  order by p.oid, t.relid, t.level desc -- the uppermost that the publication names decides
 )
+
+select n.nspname as schema, c.relname as name, r.pubname as publication, f.what, f.columns
+from sent as r
+join pg_catalog.pg_class as c on c.oid = r.relid and c.relkind = 'r'
 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
-cross join lateral (
-  select r.prrelid, r.prqual, r.prattrs
-  from pg_catalog.pg_publication_rel as r
-  left join pg_catalog.pg_partition_ancestors(c.oid) with ordinality as h (relid, height) on h.relid = r.prrelid
-  where r.prpubid = p.oid and (r.prrelid = c.oid or p.pubviaroot and h.relid is not null)
-  order by h.height desc nulls last
-  limit 1
-) as r
 cross join lateral (
   select coalesce(pg_catalog.array_agg(k.attnum), '{}') as attnums
   from pg_catalog.pg_index as i
@@ -48,5 +49,5 @@ cross join lateral (
       end
     )
 ) as f
-where p.pubname = any (%(publications)s) and (p.pubupdate or p.pubdelete) and f.columns is not null
-order by n.nspname, c.relname, p.pubname, f.what
+where (r.prqual is not null or r.prattrs is not null) and f.columns is not null
+order by n.nspname, c.relname, r.pubname, f.what
