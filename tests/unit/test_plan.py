@@ -226,6 +226,27 @@ def test_labels_inside_an_array_are_replaced_if_they_are_plain(planned: Planned,
         assert [dict(era.labels) for era in plan.columns[-1].relabel] == ([{"ok": "fine"}] if plain else [])
 
 
+def test_labels_inside_an_array_stay_replaced_before_one_that_may_be_quoted(planned: Planned) -> None:
+    """After the copy that such a label needs, history as of an earlier LSN showed the labels of before their change."""
+
+    def inside(*names: str, former: tuple[str, ...] = ()) -> dict[str, Any]:
+        made = labels(*names, former=former)
+        return made | {"enum_labels": None, "inner_labels": made["enum_labels"], "type_category": "A"}
+
+    table = a_table()
+    table.columns.append(inside("sad"))
+    source = started(table)
+    first = source.lsn - 8
+    for later in (inside("grey", former=("sad",)), inside("grey", "on hold", former=("sad",))):
+        table.columns[-1] = later
+        in_a_transaction(source, lambda: source.schema(table))
+    second = source.lsn
+    table.columns[-1] = inside("grey", "on hold")
+    source.baseline(table, first=True)
+    eras = planned(source)[Layer.HISTORY].columns[-1].relabel
+    assert [(era.since, dict(era.labels)) for era in eras] == [(second, {}), (first, {"sad": "grey"})]
+
+
 def test_a_rendered_condition_is_the_order_of_positions() -> None:
     """The macros compare no positions: each condition in Spark SQL says what positions in Python say."""
     places = [order.Position(commit, ordinal) for commit in (10, 18) for ordinal in (order.BIRTH, 0, 5)]

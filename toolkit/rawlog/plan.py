@@ -237,23 +237,43 @@ def _relabel(
     eras: list[Era] = []
     for baseline, following in pairwise([*baselines, None]) if now else ():
         assert baseline is not None
-        labels: tuple[tuple[int, str], ...] = ()
-        for version in versions:
-            if following is None or _is_before_copy(version, following):
-                for other in version.table.columns:
-                    if (other.attnum, other.type_oid) == (column.attnum, column.type_oid):
-                        labels = (*other.former_labels, *other.labels)
+        found = [
+            other
+            for version in _of_era(versions, baseline, following)
+            for other in version.table.columns
+            if (other.attnum, other.type_oid) == (column.attnum, column.type_oid)
+        ]
+        # Inside an array, labels can be replaced as long as none may be quoted. The table is stale from then on.
+        plain = [one for one in found if not column.nested or all(map(is_plain, _names(one)))]
+        as_now = plain == found and (not column.nested or all(map(is_plain, now.values())))
+        names = now if as_now else dict(plain[-1].labels) if plain else {}
         owners: dict[str, int] = {}
-        for oid, label in labels:
+        for oid, label in (*plain[-1].former_labels, *plain[-1].labels) if plain else ():
             owners.setdefault(label, oid)
-        renamed = {label: now[oid] for label, oid in owners.items() if now.get(oid, label) != label}
-        if column.nested and not all(map(is_plain, (*now.values(), *(label for _, label in labels)))):
-            renamed = {}  # their changes made the table stale
+        renamed = {label: names[oid] for label, oid in owners.items() if names.get(oid, label) != label}
         eras.insert(0, Era(int(baseline.end_lsn), renamed))
     return tuple(eras) if any(era.labels for era in eras) else ()
 
 
+def _of_era(
+    versions: Sequence[SchemaVersion], baseline: TableEvent[Baseline], following: TableEvent[Baseline] | None
+) -> Sequence[SchemaVersion]:
+    """Return the version in which a baseline was read, and those after it up to the next baseline."""
+    until = [v for v in versions if following is None or _is_before_copy(v, following)]
+    since = [v for v in until if not _is_before_copy(v, baseline)]
+    if since and _is_read_with(since[0], baseline):
+        return since
+    return until[max(0, len(until) - len(since) - 1) :]
+
+
+def _names(column: Column) -> Iterator[str]:
+    return (label for _, label in (*column.former_labels, *column.labels))
+
+
 def _is_before_copy(version: SchemaVersion, baseline: TableEvent[Baseline]) -> bool:
     """Return whether a version is before a baseline and is not the one that was read together with it."""
-    read_with_it = order.is_copied_version(version) and version.commit_lsn == baseline.commit_lsn
-    return order.position(version) < order.position(baseline) and not read_with_it
+    return order.position(version) < order.position(baseline) and not _is_read_with(version, baseline)
+
+
+def _is_read_with(version: SchemaVersion, baseline: TableEvent[Baseline]) -> bool:
+    return order.is_copied_version(version) and version.commit_lsn == baseline.commit_lsn
