@@ -57,7 +57,9 @@ def repair_stale(config: Config) -> SnapshotResult | None:
 
 
 def copy_tables(config: Config, cut: Cut, tables: Sequence[str] | None = None, **more: Any) -> SnapshotResult:
-    return copy.copy_tables(*opened(config), cut, tables, **more)
+    """Copy under a cut that is open already; the caller has altered no type and no publication since before it."""
+    source, lake = opened(config)
+    return copy.copy_tables(source, lake, cut, copy.forms_before(source, tables), tables, **more)
 
 
 def missing_baselines(config: Config) -> tuple[str, ...]:

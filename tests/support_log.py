@@ -19,7 +19,7 @@ import psycopg
 import pyarrow as pa
 
 from tests import commands
-from toolkit.capture import copy, initialise
+from toolkit.capture import copy, initialise, repair_scope
 from toolkit.decode.rows import decode_rows
 from toolkit.decode.task import DecodeTask
 from toolkit.rawlog import order, states
@@ -133,7 +133,7 @@ class Log:
         return cut.lsn
 
     def copy(
-        self, cut: slot.Cut, tables: Sequence[str] | None = None, scope: copy.Scope = copy.WHOLE
+        self, cut: slot.Cut, tables: Sequence[str] | None = None, scope: repair_scope.Scope = repair_scope.WHOLE
     ) -> copy.SnapshotResult:
         """Copy tables as the cut shows them."""
         return commands.copy_tables(self.config, cut, tables, scope=scope, log=self.store)

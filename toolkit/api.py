@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from toolkit.build.dbt_run import BuildResult
-    from toolkit.capture.copy import Scope, SnapshotResult
+    from toolkit.capture.copy import SnapshotResult
     from toolkit.capture.drain_loop import DrainResult
     from toolkit.capture.initialise import InitResult
+    from toolkit.capture.repair_scope import Scope
     from toolkit.history.rows_at_lsn import FoundRows
     from toolkit.history.versions import VersionInfo
     from toolkit.lake.opened import Lake
@@ -224,11 +225,11 @@ class Toolkit:
 
     def repair(self, *tables: str, scope: Scope | None = None) -> SnapshotResult:
         """Copy stale tables again at a new exact LSN: the named ones, or all; of one table, the rows of a scope."""
-        from toolkit.capture import copy
+        from toolkit.capture import copy, repair_scope
         from toolkit.capture.runner import only_runner
 
         with only_runner(self.lake, self.config.source):
-            return copy.repair(self.source, self.lake, tables, scope=scope or copy.WHOLE)
+            return copy.repair(self.source, self.lake, tables, scope=scope or repair_scope.WHOLE)
 
     def erase(self, *tables: str) -> tuple[ErasedTable, ...]:
         """Erase what the log has of tables before their newest proven copy; of dropped tables, everything."""

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tests import commands
 from tests.support_ledger import lake_of, ledger_of
 from tests.support_postgres import run_sql
-from toolkit.capture import copy
+from toolkit.capture import repair_scope
 from toolkit.cli import frame, main
 from toolkit.history import rows_at_lsn
 from toolkit.lake import session
@@ -68,7 +68,7 @@ def test_a_part_repairs_what_it_covers_and_only_a_check_says_so(
     stale = commands.drain(config).committed_lsn
     assert set(_states(config).values()) == {"stale"}
 
-    part = copy.Scope
+    part = repair_scope.Scope
     commands.repair(config, ["public.enough"], scope=part(columns=("price",)))
     commands.repair(config, ["public.short"], scope=part(columns=("a",)))  # too little: b was rewritten too
     repaired = commands.repair(config, ["public.root"], scope=part(partition="public.loose")).lsn

@@ -242,7 +242,7 @@ GUARDS = (
     ),
     never(
         "a part of a table that was never copied",
-        "toolkit/capture/copy.py",
+        "toolkit/capture/repair_scope.py",
         "not_copied(ledger, [table])",
         "tests/postgres/test_stages.py::test_a_part_of_a_table_without_a_complete_copy_is_refused",
     ),

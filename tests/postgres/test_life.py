@@ -29,7 +29,7 @@ from tests.support_log import Log, Shown
 from tests.support_postgres import fresh_database, has_postgres_15
 from tests.support_struck import POINTS, Faults
 from toolkit.capture import drift
-from toolkit.capture.copy import Scope
+from toolkit.capture.repair_scope import Scope
 from toolkit.demo.server import EmbeddedServer
 from toolkit.quality import dual_capture
 from toolkit.source import change_log, locks

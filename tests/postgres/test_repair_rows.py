@@ -12,7 +12,7 @@ from tests.postgres.test_snapshot_log import at, by, config, current, either_way
 from tests.support_corpus import HOSTILE, SETUP, available, cells, columns
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
-from toolkit.capture import copy, copy_workers
+from toolkit.capture import copy, copy_workers, repair_scope
 from toolkit.rawlog import states
 from toolkit.rawlog.event import Baseline, Covers
 from toolkit.source import catalog, connection, install, slot, snapshot_rows
@@ -79,7 +79,7 @@ def test_a_text_that_a_cast_would_cut_is_another_key(config: Config, monkeypatch
     commands.init(config)
     monkeypatch.setattr(copy, "_WORKERS_FROM", 0)
     keys = [("ok", "abcdef"), ("none", "none"), ("sad, 'but' ok", "b")]
-    scope = copy.Scope(rows=tuple({"m": m, "c": c} for m, c in keys * 2))
+    scope = repair_scope.Scope(rows=tuple({"m": m, "c": c} for m, c in keys * 2))
     assert commands.repair(config, ["public.c"], scope=scope).rows == {"public.c": 1}
     deleted = [("D", [m, None, c]) for m, c in keys]
     assert _put(config, "c") == [*deleted, ("U", ["sad, 'but' ok", "v", "b"])]
@@ -108,7 +108,7 @@ def test_named_rows_are_as_at_the_cut_and_what_came_later_stands_behind(
 
     monkeypatch.setattr(copy_workers.Copiers, "run", run)
     keys = tuple({"id": str(n)} for n in (2, 3, 4, 5, 6))
-    done = commands.repair(config, ["public.a"], scope=copy.Scope(rows=keys))
+    done = commands.repair(config, ["public.a"], scope=repair_scope.Scope(rows=keys))
     assert done.rows == {"public.a": 4}
     assert sorted(image[:3] for op, image in _put(config, "a") if op == "U") == [
         ["2", "x2!", "y"], ["4", "x4!", "before"], ["5", "x5!", "y"], ["6", "x6!", "y"],
@@ -154,7 +154,7 @@ def test_rows_of_partitions_filters_and_column_lists(config: Config) -> None:
         ("l", ("2",), [[None, "2", "two"]]),
     ):
         rows = tuple({"id": key} for key in keys)
-        commands.repair(config, [f"public.{table}"], scope=copy.Scope(rows=rows))
+        commands.repair(config, [f"public.{table}"], scope=repair_scope.Scope(rows=rows))
         reported = _put(config, table)
         assert [image for op, image in reported if op == "U"] == wanted
         assert [image[table == "l"] for op, image in reported if op == "D"] == list(keys)
@@ -174,7 +174,26 @@ def test_a_part_does_not_vouch_for_the_names_of_objects(config: Config) -> None:
     commands.drain(config)
     before = of(config, "g")
     assert before.state == "stale"
-    commands.repair(config, ["public.g"], scope=copy.Scope(rows=({"id": "1"},)))
+    commands.repair(config, ["public.g"], scope=repair_scope.Scope(rows=({"id": "1"},)))
     assert (of(config, "g").state, of(config, "g").from_lsn) == ("stale", before.from_lsn)
     commands.repair(config, ["public.g"])
     assert of(config, "g").state == "ok"
+
+
+def test_a_part_is_repaired_although_the_catalog_has_dropped_what_older_rows_need(config: Config) -> None:
+    """A former label, and a default that a rewrite has stored: both were taken for columns that the log lacks."""
+    sql(
+        config,
+        "create type public.mood as enum ('sad', 'glad')",
+        "create table public.m (id int primary key, v public.mood)",
+        "insert into public.m values (1, 'sad'), (2, 'sad')",
+    )
+    commands.init(config)
+    sql(config, "alter type public.mood rename value 'sad' to 'grey'", "alter table public.b add v int default 7")
+    commands.drain(config)
+    sql(config, "vacuum full public.b")
+    commands.drain(config)
+    for name in ("m", "b"):
+        for scope in (repair_scope.Scope(rows=({"id": "1"},)), repair_scope.Scope(columns=("v",))):
+            assert commands.repair(config, [f"public.{name}"], scope=scope).rows[f"public.{name}"] > 0
+    assert _put(config, "m") == [("D", ["1", None]), *(("U", [key, "grey"]) for key in ("1", "1", "2"))]

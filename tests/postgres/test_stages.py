@@ -15,7 +15,7 @@ from tests.postgres.test_snapshot_log import Killed, current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
 from tests.support_postgres import fresh_database
-from toolkit.capture import copy, copy_workers, initialise, stages
+from toolkit.capture import copy, copy_workers, initialise, repair_scope, stages
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import tables
 from toolkit.ops import status_report
@@ -372,11 +372,11 @@ def test_a_part_of_a_table_without_a_complete_copy_is_refused(config: Config) ->
     commands.init(only)
     sql(config, "alter publication cdc add table public.b")
     commands.drain(config)
-    for scope in (copy.Scope(columns=("id",)), copy.Scope(rows=({"id": "1"},))):
+    for scope in (repair_scope.Scope(columns=("id",)), repair_scope.Scope(rows=({"id": "1"},))):
         with pytest.raises(ConfigError, match=r"public\.b: no complete copy of it .* `cdc repair public\.b`"):
             commands.repair(config, ["public.b"], scope=scope)
     assert commands.missing_baselines(config) == ("public.b",)
     assert place(config) == "snapshot (1 of 2 tables)"
     commands.init(config)
     assert of(config, "b").state == "ok" and commands.missing_baselines(config) == ()
-    assert commands.repair(config, ["public.b"], scope=copy.Scope(columns=("id",))).rows == {"public.b": 5}
+    assert commands.repair(config, ["public.b"], scope=repair_scope.Scope(columns=("id",))).rows == {"public.b": 5}

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from toolkit.capture import row_forms
 from toolkit.capture.copy_workers import Copiers, Item, Task
+from toolkit.capture.repair_scope import WHOLE, Scope, images_of
 from toolkit.capture.slot_drain import drain
+from toolkit.decode import ddl
 from toolkit.lake.files import FileTarget
 from toolkit.lake.proofs import differing_tables, proven
 from toolkit.lake.stored_log import StoredLog
@@ -45,29 +48,6 @@ _GROUP_BYTES = 256 << 20  # size of table files: small tables share a commit
 _WORKERS_FROM = 64 << 20  # reading less takes less time than starting a worker
 _LEAST_PIECE = 16 << 20
 _CUTS = 3  # a table that changed during its copy is tried again under another cut
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """The part of a table that a repair reads: all, some columns of every row, one partition, or some keys.
-
-    Rows that a narrower scope does not read stay as they are in the log, and only parity can show whether they are
-    right.
-    """
-
-    columns: tuple[str, ...] = ()
-    partition: str | None = None  # schema.table of a leaf
-    rows: tuple[Mapping[str, str], ...] | None = None  # keys by column name, as texts that PostgreSQL prints
-
-    @property
-    def covers(self) -> Covers:
-        """Return what the baseline covers."""
-        if self.rows is not None:
-            return Covers.ROWS
-        return Covers.COLUMNS if self.columns else Covers.PARTITION if self.partition else Covers.ALL
-
-
-WHOLE = Scope()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +81,7 @@ class _Outcome:
     rows: dict[int, int] = field(default_factory=dict)
     refused: dict[int, tuple[str, bool]] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
-    printing: set[tuple[int, str]] = field(default_factory=set)  # at the cut: `catalog.printing`
+    forms: row_forms.Forms | None = None  # at the cut
 
 
 def missing_baselines(conn: Connection, lake: Lake) -> tuple[str, ...]:
@@ -135,9 +115,10 @@ def repair(source: SourceAccess, lake: Lake, tables: Sequence[str] = (), *, scop
     for _ in range(_CUTS):
         if not wanted:
             break
+        forms = forms_before(source, wanted)
         with ticks.exact_cut(source.rules, cut_seconds=source.cut_seconds) as cut:
             drain(source, lake, cut=cut)  # no later drain would find changes since the first one that were not captured
-            found = _copy(source, lake, StoredLog(lake.access, rules=lake.rules), cut, wanted, scope)
+            found = _copy(source, lake, StoredLog(lake.access, rules=lake.rules), cut, forms, wanted, scope)
         lsn = cut.lsn
         rows |= {found.names[relid]: count for relid, count in found.rows.items()}
         left_out = {found.names[relid]: reason for relid, (reason, _) in found.refused.items()} | {
@@ -179,10 +160,25 @@ def _stale(lake: Lake) -> list[TableState]:
     ]
 
 
+def forms_before(source: SourceAccess, tables: Sequence[str] | frozenset[int] | None = None) -> row_forms.Forms:
+    """Read the forms of `tables` (all published ones if None), which a copy compares with those at its cut.
+
+    Raises:
+        UnknownTable: a named table is not published on the source.
+    """
+    from toolkit.source import catalog, connection, locks
+
+    with connection.connect(source.config) as conn:
+        with locks.waiting(conn, "reading the catalog before a copy", seconds=source.snapshot.lock_seconds):
+            versions = {table.relid: table for table in catalog.published_tables(conn)}
+        return row_forms.Forms.read(conn, _chosen(versions, tables))
+
+
 def copy_tables(
     source: SourceAccess,
     lake: Lake,
     cut: Cut,
+    forms: row_forms.Forms,
     tables: Sequence[str] | None = None,
     *,
     scope: Scope = WHOLE,
@@ -190,14 +186,16 @@ def copy_tables(
 ) -> SnapshotResult:
     """Copy `tables` (all published ones if None) as the cut's snapshot shows them, and commit them.
 
-    The log must be drained to the cut; it is the lake's unless another one is given. Each table is either in the log as
+    `forms` were read before the cut was begun. The log must be drained to the cut; it is the lake's unless another one
+    is given. Each table is either in the log as
     a whole or not at all; a table that cannot be read is left out.
 
     Raises:
         UnknownTable, ConfigError: nothing was copied.
         SourceUnavailable, LakeError: tables that are already committed stay; run it again for the others.
     """
-    found = _copy(source, lake, StoredLog(lake.access, rules=lake.rules) if log is None else log, cut, tables, scope)
+    log = StoredLog(lake.access, rules=lake.rules) if log is None else log
+    found = _copy(source, lake, log, cut, forms, tables, scope)
     return SnapshotResult(
         cut.lsn,
         {found.names[relid]: count for relid, count in found.rows.items()},
@@ -206,7 +204,13 @@ def copy_tables(
 
 
 def _copy(
-    source: SourceAccess, lake: Lake, log: RawLog, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope
+    source: SourceAccess,
+    lake: Lake,
+    log: RawLog,
+    cut: Cut,
+    forms: row_forms.Forms,
+    tables: Sequence[str] | frozenset[int] | None,
+    scope: Scope,
 ) -> _Outcome:
     from toolkit.capture import executor_copies
 
@@ -216,7 +220,7 @@ def _copy(
     if last.complete_to < cut.lsn:
         raise LakeError(f"copying at {cut.lsn}: the log ends below it, at {last.complete_to}; run `cdc drain` first")
     outcome = _Outcome()
-    plans = _plans(source, log.reading(), cut, tables, scope, outcome)
+    plans = _plans(source, log.reading(), cut, forms, tables, scope, outcome)
     total = sum(p.size.bytes for p in plans)
     workers = source.snapshot.workers if total > _WORKERS_FROM else 0
     spread = bool(workers) and executor_copies.on_executors(source, lake.access)
@@ -238,6 +242,7 @@ def _plans(
     source: SourceAccess,
     ledger: LogReader,
     cut: Cut,
+    forms: row_forms.Forms,
     tables: Sequence[str] | frozenset[int] | None,
     scope: Scope,
     outcome: _Outcome,
@@ -252,11 +257,12 @@ def _plans(
         versions = {r: TableVersion.from_json(json.loads(text)) for r, text in payloads.items()}
         chosen = _chosen(versions, tables)
         outcome.names |= {t.relid: t.identifier for t in chosen}
-        outcome.printing = catalog.printing(conn, [t.relid for t in chosen])
+        outcome.forms = row_forms.Forms.read(conn, chosen)
+        outcome.refused |= row_forms.altered(forms, outcome.forms, chosen)
         most = int(source.snapshot.piece_mb * (1 << 20))
         cutting = snapshot_rows.Cutting(4 * max(1, source.snapshot.workers), min(_LEAST_PIECE, most), most)
-        for table in sorted(chosen, key=lambda t: t.relid):
-            images = _images(ledger, table, scope)
+        for table in sorted((t for t in chosen if t.relid not in outcome.refused), key=lambda t: t.relid):
+            images = images_of(ledger, table, scope)
             try:
                 found, size = snapshot_rows.pieces(conn, table, cutting, lock_seconds=source.snapshot.lock_seconds)
             except snapshot_rows.TableRefused as error:
@@ -290,54 +296,6 @@ def _chosen(versions: dict[int, TableVersion], tables: Sequence[str] | frozenset
     if unknown:
         raise UnknownTable(f"copying {unknown[0]}: no published table has that name; {nearest(unknown[0], names)}")
     return [names[name] for name in dict.fromkeys(tables)]
-
-
-def _images(ledger: LogReader, table: TableVersion, scope: Scope) -> Images:
-    """Choose how copied rows are stored: all rows as a copy, a part as updates, which need a key."""
-    from toolkit.source.snapshot_rows import Images
-
-    if scope.covers == Covers.ALL:
-        return Images()
-    if not_copied(ledger, [table]):
-        raise ConfigError(
-            f"repairing {table.identifier}: no complete copy of it is in the log, and a part cannot replace one; run"
-            f" `{command('repair', table.identifier)}`"
-        )
-    published = {c.attnum for c in table.columns if c.published}
-    if not table.keyed or not published >= set(table.key_attnums):
-        raise ConfigError(
-            f"repairing {table.identifier}: its rows have no key, so a part of it cannot be identified; run"
-            f" `{command('repair', table.identifier)}`"
-        )
-    if scope.rows is not None:
-        return Images("U", keys=_keys(table, scope.rows))
-    if scope.partition:
-        if table.kind != "p":
-            raise ConfigError(f"repairing {table.identifier}: it has no partitions of its own; leave out --partition")
-        return Images("U")
-    chosen = set(table.key_attnums)
-    for name in scope.columns:
-        column = table.column(name)
-        if column is None or not column.published:
-            names = (one.name for one in table.columns if one.published)
-            raise ConfigError(
-                f"repairing {table.identifier}: it has no published column {name!r}; {nearest(name, names)}"
-            )
-        chosen.add(column.attnum)
-    return Images("U", frozenset(chosen))
-
-
-def _keys(table: TableVersion, rows: Sequence[Mapping[str, str]]) -> tuple[tuple[str, ...], ...]:
-    """Return the named keys, each once, as texts in the order of the key's columns."""
-    names = {c.attnum: c.name for c in table.columns}
-    key = [names[attnum] for attnum in table.key_attnums]
-    for row in rows or ({},):  # without keys, a copy would read the whole table
-        if sorted(row) != sorted(key):
-            raise ConfigError(
-                f"repairing {table.identifier}: its rows are named by {', '.join(key)}, not by"
-                f" {', '.join(row) or 'nothing'}; name the columns of the key, and no others"
-            )
-    return tuple(dict.fromkeys(tuple(row[name] for name in key) for row in rows))
 
 
 def _groups(plans: Sequence[_Plan]) -> Iterator[list[_Plan]]:
@@ -379,8 +337,9 @@ def _copy_group(
     tasks = [Task(files.place(batch_id), last.generation, batch_id, tuple(run)) for run in _runs(items)]
     done, refused = copiers.run(tasks)
     while reprinted := _reprinted(
-        source.config, [p for p in plans if p.table.relid not in refused], outcome.printing
-    ):  # other tables may share their files
+        source.config, [p.table for p in plans if p.table.relid not in refused], outcome.forms
+    ):
+        # Other tables may share their files.
         refused |= reprinted
         done, more = copiers.run([task for task in (t.without(set(refused)) for t in tasks) if task.items])
         refused |= more
@@ -443,21 +402,15 @@ def _old_image(table: TableVersion, key: Sequence[str]) -> dict[str, Any]:
     return {"old_kind": "K", "old": old, "unchanged": [], "absent": absent}
 
 
-def _reprinted(source: SourceConfig, plans: Sequence[_Plan], then: set[tuple[int, str]]) -> dict[int, tuple[str, bool]]:
-    """Return tables whose copy may show a type from after the snapshot: a value is printed as its type is now.
+def _reprinted(
+    source: SourceConfig, tables: Sequence[TableVersion], at_cut: row_forms.Forms | None
+) -> dict[int, tuple[str, bool]]:
+    from toolkit.source import connection
 
-    `then` is what the texts were made of in the snapshot.
-    """
-    from toolkit.source import catalog, connection
-
-    tables = {p.table.relid: p.table.identifier for p in plans}
-    facts = {fact for fact in then if fact[0] in tables}
-    if not facts:
+    if at_cut is None or not at_cut.printing:
         return {}
     with connection.connect(source) as conn:
-        gone = facts - catalog.printing(conn, list(tables))
-    what = "an enum was relabelled, or a composite type altered, after the snapshot was taken"
-    return {relid: (f"{tables[relid]}: {what}", True) for relid, _ in gone}
+        return row_forms.reprinted(conn, tables, at_cut)
 
 
 def _schema_ids(
@@ -468,8 +421,13 @@ def _schema_ids(
     changed: set[int] = set()
     following = max((v.schema_id for v in versions.values()), default=0) + 1
     for plan in plans:
-        known = versions.get(plan.table.relid)
-        if known is not None and json.loads(known.payload) == json.loads(plan.payload):
+        known, found = versions.get(plan.table.relid), json.loads(plan.payload)
+        logged = None if known is None else json.loads(known.payload)
+        same = logged == found
+        if scope.covers != Covers.ALL and known is not None:
+            # Rows from before it stay in the log, and need what the catalog has dropped.
+            same = TableVersion.from_json(ddl.carry(logged, found)) == known.table
+        if known is not None and same:
             ids[plan.table.relid] = known.schema_id
             continue
         if scope.covers != Covers.ALL:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from toolkit.capture.copy import copy_tables, missing_baselines, repair
+from toolkit.capture.copy import copy_tables, forms_before, missing_baselines, repair
 from toolkit.capture.same_history import (
     followed,
     prove,
@@ -214,6 +214,7 @@ def _first(
     from toolkit.source import connection, slot
     from toolkit.source import ticks as tick
 
+    forms = forms_before(source)
     opened = (
         tick.tick_cut(source.config)
         if ticks
@@ -224,7 +225,7 @@ def _first(
             cut = stack.enter_context(opened)
         log = StoredLog(lake.access, rules=lake.rules)
         start(log, source.config, conn, identity, generation, batch_id, cut.lsn, tick=cut.tick)
-        copied = copy_tables(source, lake, cut)
+        copied = copy_tables(source, lake, cut, forms)
     if not copied.left_out:
         return InitResult(cut.lsn, generation, copied.rows)
     # These tables changed or were locked during the copy: copy them again under a cut of their own, if they still

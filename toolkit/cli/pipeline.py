@@ -234,7 +234,7 @@ def repair(
     differing: bool,
 ) -> int:
     """Copy stale tables again at a new exact LSN: the named tables, or all stale ones."""
-    from toolkit.capture import copy
+    from toolkit.capture import repair_scope
     from toolkit.quality import differing_rows
 
     parts = {"--columns": columns, "--partition": partition, "--rows": rows, "--differing": differing or None}
@@ -246,7 +246,7 @@ def repair(
     if given and len(tables) != 1:
         raise click.UsageError(f"{', '.join(parts)}: name exactly one table")
     opened = ctx.toolkit
-    scope = copy.Scope(
+    scope = repair_scope.Scope(
         tuple(c.strip() for c in columns.split(",")) if columns else (),
         partition,
         differing_rows.keys(opened.lake, tables[0]) if differing else rows,
