@@ -13,7 +13,8 @@ import pytest
 from tests import commands
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
-from toolkit.capture import copy, copy_workers, repair_scope
+from toolkit.capture import copy, copy_workers
+from toolkit.capture.repair_scope import Scope
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog import states
 from toolkit.rawlog.event import Baseline, Covers
@@ -275,7 +276,7 @@ def test_a_repair_of_columns_puts_these_and_leaves_the_others(config: Config) ->
     commands.drain(config)
     assert current(config, "a") != on_source(config, "a")
     relid = of(config, "a").relid
-    done = commands.repair(config, ["public.a"], scope=repair_scope.Scope(columns=("x",)))
+    done = commands.repair(config, ["public.a"], scope=Scope(columns=("x",)))
     assert done.rows == {"public.a": 20}
     assert current(config, "a") == on_source(config, "a")
     put = rows_in_log(config, f"kind = 'row' and relid = {relid} and origin = 'snapshot' and op = 'U'")
@@ -306,8 +307,8 @@ def test_a_repair_of_a_partition_reads_that_partition(config: Config) -> None:
     assert of(config, "r").state == "stale"
     assert set(current(config, "r")) == {"1"}
     with pytest.raises(ConfigError, match=r"no partition public\.nowhere; there are public\.loose, public\.r1"):
-        commands.repair(config, ["public.r"], scope=repair_scope.Scope(partition="public.nowhere"))
-    done = commands.repair(config, ["public.r"], scope=repair_scope.Scope(partition="public.loose"))
+        commands.repair(config, ["public.r"], scope=Scope(partition="public.nowhere"))
+    done = commands.repair(config, ["public.r"], scope=Scope(partition="public.loose"))
     assert done.rows == {"public.r": 5}
     assert current(config, "r") == on_source(config, "r")
     assert of(config, "r").repaired_lsn == done.lsn
@@ -319,25 +320,17 @@ def test_a_scope_that_cannot_be_is_refused_before_anything_is_copied(config: Con
     commands.init(config)
     before = len(ledger_of(config).baselines())
     for table, scope, message in (
-        ("public.bag", repair_scope.Scope(columns=("v",)), r"public\.bag: its rows have no key"),
-        (
-            "public.a",
-            repair_scope.Scope(columns=("nope",)),
-            r"no published column 'nope'; there are id, x, y",
-        ),
-        ("public.a", repair_scope.Scope(partition="public.b"), r"public\.a: it has no partitions of its own"),
-        ("public.bag", repair_scope.Scope(rows=({"v": "1"},)), r"its rows have no key.* `cdc repair public\.bag`"),
-        (
-            "public.a",
-            repair_scope.Scope(rows=({"id": "1"}, {"x": "1"})),
-            r"public\.a: its rows are named by id, not by x",
-        ),
-        ("public.a", repair_scope.Scope(rows=()), r"public\.a: its rows are named by id, not by nothing"),
+        ("public.bag", Scope(columns=("v",)), r"public\.bag: its rows have no key"),
+        ("public.a", Scope(columns=("nope",)), r"no published column 'nope'; there are id, x, y"),
+        ("public.a", Scope(partition="public.b"), r"public\.a: it has no partitions of its own"),
+        ("public.bag", Scope(rows=({"v": "1"},)), r"its rows have no key.* `cdc repair public\.bag`"),
+        ("public.a", Scope(rows=({"id": "1"}, {"x": "1"})), r"public\.a: its rows are named by id, not by x"),
+        ("public.a", Scope(rows=()), r"public\.a: its rows are named by id, not by nothing"),
     ):
         with pytest.raises(ConfigError, match=message):
             commands.repair(config, [table], scope=scope)
     with pytest.raises(ConfigError, match="exactly one table"):
-        commands.repair(config, ["public.a", "public.b"], scope=repair_scope.Scope(columns=("id",)))
+        commands.repair(config, ["public.a", "public.b"], scope=Scope(columns=("id",)))
     with pytest.raises(UnknownTable, match=r"public\.nope"):
         commands.repair(config, ["public.nope"])
     assert len(ledger_of(config).baselines()) == before

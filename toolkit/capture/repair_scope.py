@@ -41,7 +41,11 @@ WHOLE = Scope()
 
 
 def images_of(ledger: LogReader, table: TableVersion, scope: Scope) -> Images:
-    """Choose how copied rows are stored: all rows as a copy, a part as updates, which need a key."""
+    """Choose how copied rows are stored: all rows as a copy, a part as updates, which need a key.
+
+    Raises:
+        ConfigError: the table does not have this part; the message says what it has.
+    """
     from toolkit.source.snapshot_rows import Images
 
     if scope.covers == Covers.ALL:
