@@ -128,7 +128,8 @@ def test_row_6_a_lake_with_another_slot_takes_the_rights_that_it_gave_before(ins
     assert installed.admin.execute(may, [names, first]).fetchall() == [("shop.orders",)]
     third = other.capturing(slot=f"{slot}_third", drainer=second, reader="")
     commands.init(third.installer, new_generation=True)
-    installed.sql(f"select pg_drop_replication_slot(s) from unnest(array['{slot}', '{slot}_other']) as s")
+    left = installed.admin.execute("select slot_name from pg_replication_slots where database = current_database()")
+    assert left.fetchall() == [(f"{slot}_third",)]
     assert installed.admin.execute(may, [names, first]).fetchall() == []
     schema = "select has_schema_privilege(r, 'cdc', 'usage') from unnest(%s::text[]) as r"
     assert installed.admin.execute(schema, [[first, second]]).fetchall() == [(False,), (True,)]

@@ -21,7 +21,7 @@ from toolkit.ops import status_report
 from toolkit.rawlog.states import State
 from toolkit.source import claim, connection, install, slot
 from toolkit.values.config import Config, TableConfig
-from toolkit.values.errors import PreflightFailed
+from toolkit.values.errors import HistoryDiverged, PreflightFailed
 from toolkit.values.modes import Capture, NewTables
 
 __all__ = ["plain_lake"]
@@ -64,6 +64,27 @@ def test_a_second_lake_on_the_same_slot_is_refused_before_anything_changes(first
         slot.require_slot(conn, first.source)
     sql(first, "insert into public.a values (1)")
     assert commands.drain(first).changes == 1
+
+
+def test_another_slot_in_the_configuration_leaves_none_behind(first: Config) -> None:
+    """`cdc init --new-generation` forgot the slot that it had created, which kept WAL for ever, and its publication."""
+    renamed = _second(first, first.root, f"{first.source.slot}_new")
+    before = _settings(first)
+    with pytest.raises(HistoryDiverged, match=f"the log is read from slot '{first.source.slot}'; set it to"):
+        commands.init(renamed)
+    assert _settings(first) == before
+    sql(first, "insert into public.a values (1)")
+    assert commands.drain(first).changes == 1
+    commands.init(renamed, new_generation=True)
+    with connection.connect(first.source) as conn:
+        found = conn.execute(
+            "select slot_name from pg_replication_slots where database = current_database()"
+            " union all select pubname from pg_publication order by 1"
+        ).fetchall()
+    assert found == [("cdc_second",), (renamed.source.slot,)]
+    commands.uninstall(renamed)
+    with connection.connect(first.source) as conn:
+        assert not slot.read_slot(conn, renamed.source.slot) and not claim.claims(conn)
 
 
 def test_of_two_first_inits_the_second_is_refused_in_its_transaction(first: Config) -> None:

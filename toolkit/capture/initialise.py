@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from toolkit.lake.opened import Lake
     from toolkit.rawlog.store import RawLog
     from toolkit.source.connection import Connection
+    from toolkit.source.slot import SlotState
     from toolkit.values.capture_rules import SourceConfig
     from toolkit.values.config import DbtProject
     from toolkit.values.source_access import SourceAccess
@@ -124,7 +125,9 @@ def _install(
     ticks = drain_mode.by_ticks(conn, source.rules)
     ledger = lake.reading()
     last = ledger.last()
-    claim.require_unclaimed(conn, source.config, reads.table_uuid(lake.access, lake.access.names.events))
+    uuid = reads.table_uuid(lake.access, lake.access.names.events)
+    claim.require_unclaimed(conn, source.config, uuid)
+    former = _former_slots(source.config, conn, uuid, new_generation)
     ours = handover.has_read(ledger, source.config.slot) or claim.has_slot(conn, source.config)
     if not (ours or ticks):
         claim.require_no_slot(conn, source.config)
@@ -155,6 +158,7 @@ def _install(
     moving = change_log.moving(conn, source.rules) if last is not None and not new_generation else ()
     made = reads.table_uuid(lake.access, lake.access.names.events)
     assert made is not None
+    _drop(conn, former)  # while their names are on record
     mine = Claim(made, lake.access.warehouse, source.config.slot, claim.database_of(conn))
     install.install(conn, source.rules, mine, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
     if not ticks:
@@ -189,6 +193,31 @@ def _install(
         start(log, source.config, conn, identity, generation, 1, existing.confirmed_flush_lsn)
     change_log.settle(conn, source.rules, lock_seconds=source.snapshot.lock_seconds)
     return None, tuple(dict.fromkeys([*missing_baselines(conn, lake), *moving]))
+
+
+def _former_slots(
+    source: SourceConfig, conn: Connection, lake: str | None, new_generation: bool
+) -> tuple[SlotState, ...]:
+    """Return the slots from which the lake was read under another configuration. They would keep WAL for ever."""
+    from toolkit.source import claim, slot
+
+    former = claim.former_slots(conn, source, lake) if lake is not None else ()
+    if former and not new_generation:
+        name = former[0].name
+        raise HistoryDiverged(
+            f"[source] slot is {source.slot!r}, and the log is read from slot {name!r}; set it to {name!r} again, or"
+            " start a new log with `cdc init --new-generation`, which drops that slot"
+        )
+    for state in former:
+        slot.require_ours(state)
+    return former
+
+
+def _drop(conn: Connection, slots: Sequence[SlotState]) -> None:
+    from toolkit.source import slot
+
+    for state in slots:
+        slot.drop_slot(conn, state.name)
 
 
 def _complete(source: SourceAccess, lake: Lake, missing: Sequence[str]) -> InitResult:

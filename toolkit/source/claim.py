@@ -14,6 +14,15 @@ from toolkit.source.connection import Connection
 from toolkit.values import resources
 from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import PreflightFailed, SlotRefused
+from toolkit.values.names import quote_postgres
+
+#: Publications that `cdc init` has created for a slot, without the named one.
+_MADE = """
+select p.pubname
+from cdc.settings as s
+join pg_catalog.pg_publication as p on p.oid::text = pg_catalog.convert_from(s.value, 'UTF8')
+where s.slot = %s and s.name = 'made' and p.pubname is distinct from %s
+"""
 
 
 @dataclass(frozen=True)
@@ -37,11 +46,12 @@ def database_of(conn: Connection) -> str:
     return str(row[0])
 
 
-def write_claim(conn: Connection, claim: Claim) -> None:
-    """Record the lake that captures the source from now on.
+def write_claim(conn: Connection, claim: Claim, own: str | None) -> None:
+    """Record the lake that captures the source from now on. `own` is its publication, if `cdc init` may create it.
 
     Settings are dropped of another slot that it had before, and of lakes that read no slot any more, with the rights of
-    their roles that no other lake has granted. The caller has opened a transaction.
+    their roles that no other lake has granted. So is another publication that `cdc init` had created for this lake. The
+    caller has opened a transaction.
     """
     conn.execute(
         "insert into cdc.settings (slot, name, value) values (%s, 'lake', pg_catalog.convert_to(%s, 'UTF8'))"
@@ -51,6 +61,9 @@ def write_claim(conn: Connection, claim: Claim) -> None:
     )
     others = [other for other in claims(conn) if other.slot != claim.slot]
     gone = [other.slot for other in others if other.lake == claim.lake or not _in_use(conn, other)]
+    for left in (other.slot for other in others if other.lake == claim.lake):
+        for (publication,) in conn.execute(_MADE, [left, own]).fetchall():
+            conn.execute(f"drop publication {quote_postgres(publication)}")
     for left in gone:
         conn.execute(
             "insert into cdc.settings (slot, name, value) select %s, s.name, s.value from cdc.settings as s"
@@ -65,6 +78,17 @@ def write_claim(conn: Connection, claim: Claim) -> None:
         conn.execute("select cdc.admit()")
 
 
+def former_slots(conn: Connection, source: SourceConfig, lake: str | None) -> tuple[slot.SlotState, ...]:
+    """Return slots of this database, other than the configured one, that `cdc init` has created for this lake."""
+    here = database_of(conn)
+    names = [
+        claim.slot
+        for claim in claims(conn)
+        if (claim.lake, claim.database) == (lake, here) and claim.slot != source.slot and _recorded(conn, claim.slot)
+    ]
+    return tuple(state for state in (_slot_here(conn, name) for name in names) if state is not None)
+
+
 def has_slot(conn: Connection, source: SourceConfig) -> bool:
     """Return whether the configured slot, if it exists, is one that `cdc init` has created.
 
@@ -73,10 +97,14 @@ def has_slot(conn: Connection, source: SourceConfig) -> bool:
     here = database_of(conn)
     if not any(claim.slot == source.slot and claim.database == here for claim in claims(conn)):
         return False
+    return _recorded(conn, source.slot)
+
+
+def _recorded(conn: Connection, name: str) -> bool:
     names = conn.execute(
         "select s.name from cdc.settings as s where s.name in ('slot', 'ddl_to_log')"
         " and coalesce(pg_catalog.to_jsonb(s) ->> 'slot', %s) in ('', %s)",
-        [source.slot, source.slot],
+        [name, name],
     ).fetchall()
     # Earlier versions recorded no slot; a lake that is drained by ticks has none.
     return ("slot",) in names or ("ddl_to_log",) not in names
@@ -166,11 +194,15 @@ def claims(conn: Connection) -> list[Claim]:
     return [Claim(**json.loads(text)) for (text,) in found]
 
 
+def _slot_here(conn: Connection, name: str) -> slot.SlotState | None:
+    state = slot.read_slot(conn, name)
+    return state if state is not None and state.database == state.here else None
+
+
 def _in_use(conn: Connection, claim: Claim) -> bool:
     if claim.database != database_of(conn):
         return False
-    state = slot.read_slot(conn, claim.slot)
-    if state is not None and state.database == state.here:
+    if _slot_here(conn, claim.slot) is not None:
         return True
     # `slot` is missing in the settings of an earlier version, which have one lake.
     row = conn.execute(
