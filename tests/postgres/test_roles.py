@@ -21,6 +21,7 @@ from toolkit.source import catalog, connection, ddl_switch, exact_cut, owners_co
 from toolkit.source.opened import open_source
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, PreflightFailed
+from toolkit.values.outcome import Level
 from toolkit.values.row_line import comparison
 
 pytestmark = pytest.mark.postgres
@@ -345,6 +346,32 @@ def test_row_6_a_table_without_select_is_named_with_its_remedy(installed: Roles)
 
 
 @mostly_one_server
+def test_row_6_a_table_with_row_security_is_refused_by_name(roles: Roles) -> None:
+    """It was captured and could not be compared, and the remedy was `cdc init`, which changed nothing."""
+    drainer = roles.drainer.source.drainer
+    roles.sql(
+        "alter table shop.orders enable row level security", "alter table shop.events_1 enable row level security",
+        f"alter table shop.events_1 owner to {drainer}",
+    )  # fmt: skip
+    wanted = f"table shop.orders: has row security, which may hide rows from role '{drainer}'"
+    remedy = f'run: alter role "{drainer}" bypassrls, or add shop.orders to [source] exclude'
+    with pytest.raises(PreflightFailed) as refused:
+        commands.init(roles.installer)
+    assert wanted in str(refused.value) and remedy in str(refused.value) and "events" not in str(refused.value)
+    roles.sql(f'alter role "{drainer}" bypassrls')
+    commands.init(roles.installer)
+    commands.drain(roles.drainer)
+    roles.sql(f'alter role "{drainer}" nobypassrls')
+    with connection.connect(roles.drainer.source) as conn:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege) as hidden:
+            conn.execute("select from shop.orders")
+        assert connection.unread(hidden.value).endswith(
+            "; give this role BYPASSRLS, or add the table to [source] exclude"
+        )
+        found = {f.what: f for f in preflight.preflight(conn, roles.drainer.capture_rules, ddl=roles.drainer.ddl)}
+    assert found["table shop.orders"].level == Level.ERROR
+
+
 def test_row_6_capture_of_an_older_version_asks_for_init(installed: Roles) -> None:
     """The key was among the settings, and no function verified with it. `cdc init` moves it, and it stays valid."""
     (before,) = installed.admin.execute("select value from cdc.signing_key where name = 'hmac_key'").fetchone() or (

@@ -181,6 +181,10 @@ def lost(error: BaseException) -> str | None:
     return one_line(error) if ended else None
 
 
+#: The function of the server that refuses a query because of row security. Its message may be in any language.
+_ROW_SECURITY = "check_enable_rls"
+
+
 def unread(error: BaseException) -> str:
     """Explain why a table cannot be read, with a remedy only where it is special. The advice of a class is left out.
 
@@ -188,7 +192,10 @@ def unread(error: BaseException) -> str:
     """
     unnamed = isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedTable)
     remedy = "; name its schema where it is called, or set its search_path by ALTER FUNCTION" * unnamed
-    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+    hidden = isinstance(error, psycopg.Error) and error.diag.source_function == _ROW_SECURITY
+    if hidden:
+        remedy = "; give this role BYPASSRLS, or add the table to [source] exclude"
+    elif isinstance(error, psycopg.errors.InsufficientPrivilege):
         remedy = (
             "; run `cdc init` as the role that installs capture, which grants SELECT to the one in [source] drainer"
         )

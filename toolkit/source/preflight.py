@@ -395,6 +395,23 @@ def _named_otherwise(pattern: str, there: Sequence[catalog.Relation]) -> str:
     return f"correct it there, as schema.table with * and ?: {nearest(pattern, names)}"
 
 
+def _hidden_rows(conn: Connection, rules: CaptureRules, relations: Sequence[catalog.Relation]) -> Iterator[Finding]:
+    """Find tables whose row security may hide rows from the role that copies and compares them."""
+    role = rules.source.drainer or conn.info.user
+    if role == rules.source.reader:  # which only looks; who reads rows is not known here
+        return
+    chosen = {r.relid: r for r in relations if rules.capture_of(r.schema, r.name).capture != Capture.SCHEMA}
+    found = conn.execute(resources.load("introspect/row_security"), {"role": role, "relids": list(chosen)})
+    for (relid,) in found:
+        name = chosen[relid].identifier
+        yield Finding(
+            Level.ERROR,
+            f"table {name}",
+            f"has row security, which may hide rows from role {role!r}",
+            f"run: alter role {quote_postgres(role)} bypassrls, or add {name} to [source] exclude",
+        )
+
+
 def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Finding]:
     relations = selection.matching(conn, rules.source)
     if rules.source.scope == Selection.PUBLISHED and rules.uses_change_log:
@@ -416,6 +433,7 @@ def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Find
             )
     for name, found, remedy in change_log.refusals(conn, rules):
         yield Finding(Level.ERROR, f"table {name}", found, remedy)
+    yield from _hidden_rows(conn, rules, relations)
     if not ticks:
         yield from (Finding(*fault) for fault in own_publication.root_faults(conn, rules))
     identities, left = catalog.without_identity(conn), selection.left_out(conn, rules)
