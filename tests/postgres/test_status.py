@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,6 +89,17 @@ def test_what_a_drain_refuses_status_says_too(config: Config, fault: Callable[[C
     assert {t.state for t in found.tables} == {"stale"} and "not ok: source: " in found.summary
     errors = [f"{one.found}; {one.remedy}" for one in diagnosis.doctor(config) if one.level == "error"]
     assert any(str(refused.value) in one for one in errors)
+
+
+def test_a_lake_that_was_moved_is_said_to_be(config: Config, tmp_path: Path) -> None:
+    """Each table had a remedy of its own, which deleted it from the catalog or asked for a backup."""
+    moved = config.model_copy(update={"root": tmp_path / "moved"})
+    shutil.move(config.root / "lake", moved.root / "lake")
+    errors = [d for d in diagnosis.doctor(moved) if d.level == "error" and d.what.startswith("lake")]
+    assert f"warehouse is {moved.lake_access.warehouse}: it was moved" in errors[0].found
+    assert not any("sqlite3" in f"{one.remedy}" or "backup" in f"{one.remedy}" for one in errors), errors
+    (config.root / "lake").symlink_to(moved.root / "lake")
+    assert not [d for d in diagnosis.doctor(moved) if d.level == "error"]
 
 
 def test_a_running_drain_is_no_problem(config: Config) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from toolkit.lake.opened import Lake
 from toolkit.rawlog.states import State
 from toolkit.values.errors import CdcError
+from toolkit.values.locations import is_within, local_path
 from toolkit.values.outcome import Level
 
 if TYPE_CHECKING:
@@ -196,6 +197,8 @@ def _damaged(lake: Lake) -> list[Diagnosis]:
         ]
     except CdcError:  # of the warehouse or the catalog itself: reported by who opens the lake
         return found
+    if (moved := _moved(lake)) is not None:
+        return [moved]
     for name in names:
         try:
             newest = reads.snapshot_id(lake.access, name)
@@ -207,6 +210,19 @@ def _damaged(lake: Lake) -> list[Diagnosis]:
         except CdcError as error:
             found.append(Diagnosis(Level.ERROR, f"lake {name}", str(error), reads.restore_remedy(lake.access, name)))
     return found
+
+
+def _moved(lake: Lake) -> Diagnosis | None:
+    """Find a lake that was moved or renamed: Iceberg names each file by its whole path."""
+    from toolkit.lake import reads
+
+    location = reads.metadata_location(lake.access, lake.access.names.events)
+    path = None if location is None else local_path(location)
+    if path is None or path.exists() or is_within(str(path), lake.access.warehouse):
+        return None
+    what = f"its files are named as {path}, and the warehouse is {lake.access.warehouse}: it was moved"
+    remedy = "move it back, or put a symbolic link to it where it was; nothing of it is lost"
+    return Diagnosis(Level.ERROR, "lake", what, remedy)
 
 
 def _lost_of_log(lake: Lake) -> list[Diagnosis]:
