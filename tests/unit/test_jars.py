@@ -126,6 +126,14 @@ def test_only_one_process_downloads_jars_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+def test_a_folder_of_jars_that_cannot_be_written_is_named_with_the_setting(tmp_path: Path) -> None:
+    """Java's home folder is that of the account, whatever HOME says, and may not exist: `cdc doctor` was green."""
+    (tmp_path / "file").touch()
+    remedy = jars.unwritable({"spark.jars.ivy": str(tmp_path / "file" / "ivy")})
+    assert str(tmp_path / "file" / "ivy") in remedy and '"spark.jars.ivy" in [spark]' in remedy
+    assert not jars.unwritable({"spark.jars.ivy": str(tmp_path / "new" / "ivy")})
+
+
 @pytest.mark.parametrize("packages", ["", "not a package", "org.example:one:1.0"])
 def test_where_no_lock_can_be_made_spark_is_started_all_the_same(tmp_path: Path, packages: str) -> None:
     (tmp_path / "file").touch()

@@ -54,6 +54,15 @@ def folder_of(settings: Mapping[str, str]) -> Path:
     return Path(home, _IVY).expanduser() / "jars"
 
 
+def unwritable(settings: Mapping[str, str]) -> str:
+    """Return the remedy if this account may not write in the folder where Spark keeps jars; empty if it may."""
+    folder = folder_of(settings).parent
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if there.is_dir() and os.access(there, os.W_OK):
+        return ""
+    return f'; this account may not write in {folder}: set "spark.jars.ivy" in [spark] to a folder in which it may'
+
+
 @contextmanager
 def one_download(settings: Mapping[str, str]) -> Iterator[None]:
     """Hold a lock while Spark downloads jars: of two downloads of a jar at the same time, one fails.

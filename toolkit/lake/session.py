@@ -377,7 +377,8 @@ def _launch(access: LakeAccess, settings: Mapping[str, str], conf: SparkConf, ja
                 return launch_gateway(None, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
         except PySparkRuntimeError:
             if archive is None:
-                raise LakeError(f"Spark did not start: {_last_words(log_path)}; all of it is in {log_path}") from None
+                remedy = f"all of it is in {log_path}{jars.unwritable(settings)}"
+                raise LakeError(f"Spark did not start: {_last_words(log_path)}; {remedy}") from None
     archive.unlink(missing_ok=True)
     return _launch(access, settings, conf, java_home)
 
