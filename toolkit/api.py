@@ -113,13 +113,13 @@ class Toolkit:
                 new_key=new_key,
             )
 
-    def uninstall(self) -> None:
-        """Remove everything that `init` created on the source. The lake stays."""
+    def uninstall(self) -> bool:
+        """Remove what `init` created on the source, and return whether there was anything. The lake stays."""
         from toolkit.capture import initialise
         from toolkit.capture.runner import only_runner
 
         with only_runner(self.lake, self.config.source):
-            initialise.uninstall(self.source, self.lake)
+            return initialise.uninstall(self.source, self.lake)
 
     def drain(self, *, upto: Lsn | None = None, max_changes: int | None = None) -> DrainResult:
         """Drain the source into the raw log: to `upto`, or to the WAL's flush position now."""

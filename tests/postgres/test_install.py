@@ -246,7 +246,7 @@ def test_the_results_of_init_and_uninstall_are_json(source: Config, tmp_path: Pa
     assert planned.exit_code == 0, planned.output
     assert 'create publication "cdc"' in json.loads(planned.stdout)["sql"]
     removed = CliRunner().invoke(main, ["uninstall", "--yes", *words])
-    assert json.loads(removed.stdout) == {"slot": own.slot, "publication": "cdc"}
+    assert json.loads(removed.stdout) == {"slot": own.slot, "publication": "cdc", "removed": False}
 
 
 def test_a_dry_run_script_runs_no_operator_of_another_role(source: Config, log: Log) -> None:

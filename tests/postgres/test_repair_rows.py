@@ -67,7 +67,9 @@ def test_rows_are_found_by_keys_of_every_built_in_type(source: Config) -> None:
         ]
 
 
-def test_a_text_that_a_cast_would_cut_is_another_key(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_a_cast_would_cut_is_another_key(
+    config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """And keys of the user's own types, and of several columns, in another order than the table's; read by workers."""
     sql(
         config,
@@ -81,6 +83,8 @@ def test_a_text_that_a_cast_would_cut_is_another_key(config: Config, monkeypatch
     keys = [("ok", "abcdef"), ("none", "none"), ("sad, 'but' ok", "b")]
     scope = repair_scope.Scope(rows=tuple({"m": m, "c": c} for m, c in keys * 2))
     assert commands.repair(config, ["public.c"], scope=scope).rows == {"public.c": 1}
+    (said,) = (r for r in caplog.records if r.message == "not all of the named rows are on the source")
+    assert (said.__dict__["named"], said.__dict__["found"]) == (3, 1)  # a mistyped key looked like a repaired row
     deleted = [("D", [m, None, c]) for m, c in keys]
     assert _put(config, "c") == [*deleted, ("U", ["sad, 'but' ok", "v", "b"])]
 

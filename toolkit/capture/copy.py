@@ -391,6 +391,9 @@ def _copy_group(
     outcome.rows |= dict(rows)
     for plan in whole:
         copied_rows = rows[plan.table.relid]
+        if copied_rows < len(plan.images.keys):  # a deleted row is missing, and so is one whose key was mistyped
+            missing = {"table": plan.table.identifier, "named": len(plan.images.keys), "found": copied_rows}
+            _log.warning("not all of the named rows are on the source", extra=missing)
         _log.info("copied", extra={"table": plan.table.identifier, "rows": copied_rows, "lsn": str(cut.lsn)})
 
 

@@ -300,17 +300,17 @@ def start(
     log.commit(record, [], base=log.reading().snapshot_id())
 
 
-def uninstall(source: SourceAccess, lake: Lake) -> None:
+def uninstall(source: SourceAccess, lake: Lake) -> bool:
     """Remove slot, publication, event triggers and schema from the source. The lake stays as it is.
 
-    What other lakes of the database use too stays with them.
+    What other lakes of the database use too stays with them. Return whether there was anything of this configuration.
 
     Raises:
         PreflightFailed: another lake uses the slot.
     """
     from toolkit.capture import handover
     from toolkit.lake import reads
-    from toolkit.source import claim, connection, install, roles
+    from toolkit.source import catalog, claim, connection, install, roles
 
     made, has_read = None, False
     with suppress(LakeError):  # a lake that cannot be read any more is no reason to keep its capture
@@ -319,4 +319,7 @@ def uninstall(source: SourceAccess, lake: Lake) -> None:
     with connection.connect(source.config) as conn:
         roles.require_installer(conn, source.config, "removing capture")
         claim.require_unclaimed(conn, source.config, made, slot_of_lost_lake=source.config.slot)
+        lakes = claim.claims(conn)
+        there = has_read or (any(c.slot == source.config.slot for c in lakes) if lakes else catalog.begun(conn))
         install.uninstall(conn, source.config, lock_seconds=source.snapshot.lock_seconds, has_read=has_read)
+    return there

@@ -114,9 +114,10 @@ def uninstall(ctx: Context, yes: bool) -> None:
         own = f", publication {source.own!r}" if source.own is not None else ""
         progress.result()  # a line of progress would be drawn over the question
         click.confirm(f"Drop slot {source.slot!r}{own} and capture?", abort=True, err=True)
-    opened.uninstall()
-    ctx.show({"slot": source.slot, "publication": source.own})
-    ctx.output.text("all objects of cdc were removed from the source")
+    removed = opened.uninstall()
+    ctx.show({"slot": source.slot, "publication": source.own, "removed": removed})
+    there = "all objects of cdc were removed from the source" if removed else "nothing of this configuration was there"
+    ctx.output.text(there)
 
 
 @main.command()
