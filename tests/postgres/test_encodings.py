@@ -51,6 +51,17 @@ def test_trap_113_other_encodings_arrive_as_utf8_both_ways(pg: EmbeddedServer, e
         assert (table.columns[1].name, table.columns[2].missing) == (word, word)
 
 
+def test_an_encoding_with_two_codes_for_a_character_is_named(pg: EmbeddedServer) -> None:
+    """Two rows with distinct keys were one in the lake. Each check found it, and no repair lasted."""
+    for encoding, named in (("EUC_JP", True), ("EUC_KR", False)):
+        with _database(pg, encoding) as config, connect(config.source) as conn:
+            found = [f.found for f in preflight.preflight(conn, config.capture_rules, ddl=config.ddl)]
+            assert any("two codes that are one in UTF-8" in one for one in found) == named
+    with psycopg.connect(pg.conninfo(), client_encoding="UTF8") as conn:
+        row = conn.execute("select convert_from('\\xa2e2', 'EUC_JP') = convert_from('\\xadf0', 'EUC_JP')").fetchone()
+        assert row == (True,)
+
+
 def test_trap_113_bytes_that_are_no_text_stop_the_drain_by_name(pg: EmbeddedServer, tmp_path: Path) -> None:
     with _database(pg, "SQL_ASCII") as config, connect(config.source) as conn:
         conn.execute("create table public.t (id int primary key, a text)")

@@ -28,6 +28,16 @@ _NOT_PUBLISHED = (
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 
 
+#: Encodings whose texts UTF-8 cannot show, or cannot tell apart.
+_ENCODINGS = {
+    "SQL_ASCII": ("bytes that are not UTF-8 stop the drain", "use a database with a real encoding"),
+    "EUC_JP": (
+        "some characters have two codes that are one in UTF-8, and keys that differ only by them are one row of the lake",
+        "use a database with encoding UTF8, or add a table that has such keys to [source] exclude",
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is or will be wrong. `require` raises `refusal` for an error; None lets it pass."""
@@ -143,13 +153,10 @@ def _server(conn: Connection, source: SourceConfig, ticks: bool) -> Iterator[Fin
             f"{server['senders_used']} of {server['senders']} in use",
             f"run: alter system set max_wal_senders = {server['senders'] + 10}, then restart the server",
         )
-    if server["encoding"] == "SQL_ASCII":
-        yield Finding(
-            Level.WARNING,
-            f"database {server['database']!r}",
-            "has encoding SQL_ASCII: bytes that are not UTF-8 stop the drain",
-            "use a database with a real encoding",
-        )
+    if server["encoding"] in _ENCODINGS:
+        what = f"database {server['database']!r}"
+        found, remedy = _ENCODINGS[server["encoding"]]
+        yield Finding(Level.WARNING, what, f"has encoding {server['encoding']}: {found}", remedy)
 
 
 def fills_with_null(version: int) -> bool:
