@@ -187,8 +187,7 @@ def copy_tables(
     """Copy `tables` (all published ones if None) as the cut's snapshot shows them, and commit them.
 
     `forms` were read before the cut was begun. The log must be drained to the cut; it is the lake's unless another one
-    is given. Each table is either in the log as
-    a whole or not at all; a table that cannot be read is left out.
+    is given. Each table is either in the log as a whole or not at all; a table that cannot be read is left out.
 
     Raises:
         UnknownTable, ConfigError: nothing was copied.

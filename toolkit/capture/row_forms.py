@@ -4,9 +4,9 @@ The copy has rows as their types print them, and as the publications send them, 
 then may have written rows before a type or a publication was altered. They come after the copy, in their earlier form,
 or not at all, and nothing after the copy says so.
 
-So the form of each table is read before a slot is created for the cut. Its creation waits for the transactions that are
-open at that time. If the form is the same at the cut, all that are open at the cut have written in it. A tick waits for
-none; `tick_drain` finds their rows by the positions in the change log.
+So the form of each table is read before a slot is created for the cut, since its creation waits for all transactions
+that are open then. Those that are open at the cut began later. If the form is the same at the cut, they have written in
+it. A tick waits for none; `tick_drain` finds their rows by the positions in the change log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Forms:
 
     @classmethod
     def read(cls, conn: Connection, tables: Iterable[TableVersion]) -> Forms:
-        """Read by what the values of tables are printed."""
+        """Read what the publications send of tables, and by what their values are printed."""
         from toolkit.source import catalog
 
         sent = {table.relid: _sent(table) for table in tables}

@@ -221,7 +221,7 @@ def _moved(lake: Lake) -> Diagnosis | None:
     if path is None or path.exists() or is_within(str(path), lake.access.warehouse):
         return None
     what = f"its files are named as {path}, and the warehouse is {lake.access.warehouse}: it was moved"
-    remedy = "move it back, or put a symbolic link to it where it was; nothing of it is lost"
+    remedy = "move it back, or put a symbolic link to it where it was"
     return Diagnosis(Level.ERROR, "lake", what, remedy)
 
 

@@ -32,7 +32,7 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 _ENCODINGS = {
     "SQL_ASCII": ("bytes that are not UTF-8 stop the drain", "use a database with a real encoding"),
     "EUC_JP": (
-        "some characters have two codes that are one in UTF-8, and keys that differ only by them are one row of the lake",
+        "two codes that are one in UTF-8 exist for some characters, and keys that differ only by them are one row",
         "use a database with encoding UTF8, or add a table that has such keys to [source] exclude",
     ),
 }
