@@ -113,3 +113,30 @@ def test_a_publication_that_is_altered_while_a_cut_is_begun_has_the_table_copied
     monkeypatch.setattr(ticks, "exact_cut", exact_cut)
     done = commands.repair(config, ["public.a", "public.b"])
     assert (len(cuts), done.rows, done.lsn) == (2, {"public.a": 20, "public.b": 5}, cuts[-1].lsn)
+
+
+@pytest.mark.parametrize("by", ["tick"], indirect=True)
+def test_rows_that_are_logged_before_the_first_version_of_their_table_are_in_doubt(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick waits for no writer, and the log has no version by which such rows were printed: the tables were ok."""
+    sql(config, *_TABLES)
+    taken = ticks.tick_cut
+    with ExitStack() as sessions:
+        writers: list[psycopg.Connection[Any]] = []
+
+        @contextmanager
+        def tick_cut(*given: Any) -> Iterator[slot.Cut]:
+            if not writers:
+                writers.append(sessions.enter_context(_begun(config, *_WRITTEN)))
+                sql(config, *_ALTERED)
+            with taken(*given) as cut:
+                yield cut
+
+        monkeypatch.setattr(ticks, "tick_cut", tick_cut)
+        commands.init(config)
+        writers[0].commit()
+    lsn = commands.drain(config).committed_lsn
+    assert [at(config, name, lsn) for name in ("a", "m", "p")] == ["ok", "stale", "stale"]
+    commands.repair(config, ["public.m", "public.p"])
+    _exact(config, "a", "m", "p")

@@ -253,7 +253,7 @@ class _TickRead:
         the baseline, the gap of the change itself covers the rows, or the version with the former names of a label
         does.
         """
-        from toolkit.decode.ddl import prints_differently
+        from toolkit.decode.ddl import prints_by_own_types, prints_differently
         from toolkit.rawlog.arrow import Event
 
         late = {relid for relid, lsn in self.oldest.items() if lsn < self.since.lsn and relid in self.context.versions}
@@ -269,7 +269,11 @@ class _TickRead:
                 chains.setdefault(version.table.relid, []).append(version)
         for relid, chain in sorted(chains.items()):
             since, until = self.oldest[relid], baselines[relid]
-            if any(since < v.end_lsn <= until and prints_differently(u.table, v.table) for u, v in pairwise(chain)):
+            # How its values printed before its first version is not known.
+            first = since < chain[0].end_lsn <= until and prints_by_own_types(chain[0].table)
+            if first or any(
+                since < v.end_lsn <= until and prints_differently(u.table, v.table) for u, v in pairwise(chain)
+            ):
                 reason = "a transaction that wrote before a type of it changed was committed after it was copied"
                 yield Event(
                     batch_id=self.context.batch_id,

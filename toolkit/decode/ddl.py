@@ -310,6 +310,11 @@ def prints_differently(old: TableVersion, new: TableVersion) -> bool:
     return False
 
 
+def prints_by_own_types(table: TableVersion) -> bool:
+    """Return whether values are printed by types whose change does not wait for writers: enums and composites."""
+    return any(column.enum_labels or column.inner_labels or column.inner_rows for column in table.columns)
+
+
 def _labels(old: Column, new: Column, identifies: bool) -> str | None:
     """Check renamed labels: each label must always have meant one value. `new` has the former labels."""
     now = dict(new.labels)
