@@ -39,6 +39,7 @@ class Table:
     schema_id: int = 0
     rows: list[dict[int, str | None]] = field(default_factory=list)
     dropped: bool = False
+    published: bool = True
 
     @property
     def keyed(self) -> bool:
@@ -48,7 +49,7 @@ class Table:
         return {
             "relid": self.relid, "schema": "public", "name": self.name, "kind": "r", "persistence": "p",
             "replica_identity": self.identity, "key_attnums": self.key, "primary_key": self.key,
-            "columns": [dict(c) for c in self.columns], "parents": [], "children": [], "published": True,
+            "columns": [dict(c) for c in self.columns], "parents": [], "children": [], "published": self.published,
             "row_filter": None, "comment": "It's a \"table\" {{ of }} tests", "dropped": self.dropped,
         }  # fmt: skip
 

@@ -65,6 +65,30 @@ def test_rows_are_read_from_a_table_of_the_newest_schema_version_only(built: Lak
     assert _rows(built, emptied, source.lsn) == []
 
 
+def test_a_table_that_no_build_will_make_has_another_remedy(built: Lake) -> None:
+    """It was excluded before its first build, and then dropped: `cdc build` was to make it, and never did."""
+    source = Source()
+    number = column(1, "id", "integer", not_null=True)
+    left, dropped = Table(501, "left", [number], [1]), Table(502, "dropped", [number], [1])
+    for table in (left, dropped):
+        source.baseline(table, first=True)
+    before = Lsn(source.lsn)
+    source.begin()
+    left.published = False
+    source.schema(left)
+    source.commit()
+    source.begin()
+    for table in (left, dropped):
+        table.dropped = True
+        source.schema(table)
+    source.commit()
+    built.append(source)
+    with pytest.raises(ConfigError, match=rf"is not built; run `cdc build --as-of-lsn {before}`"):
+        _rows(built, left, before)
+    with pytest.raises(ConfigError, match=r"is not built; run `cdc build`"):
+        _rows(built, dropped, before)
+
+
 def test_rows_that_only_a_dropped_key_kept_apart_keep_their_ages(built: Lake) -> None:
     """All had the age of the newest one: at an LSN in between, too few were there, without a word."""
     source = Source()

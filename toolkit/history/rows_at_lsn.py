@@ -114,7 +114,8 @@ def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | 
 
     version = last.table
     doing = f"rows of {version.identifier}"
-    builds = version.dropped or version.relid in {table.relid for table in live_tables(lake.ledger)}
+    live = {table.relid for table in live_tables(lake.ledger)}
+    builds = version.published if version.dropped else version.relid in live
     way = "cdc build" if builds else f"cdc build --as-of-lsn {as_of or last.commit_lsn}"
     if reads.metadata_location(lake.access, relation) is None:
         if version.dropped and erased_to(lake.ledger, version.relid, Lsn(0)) is not None:
