@@ -11,7 +11,7 @@ from typing import Any
 from tests.support_ledger import lake_of, opened
 from toolkit.build import dbt_run, models
 from toolkit.build.dbt_run import BuildResult
-from toolkit.capture import copy, initialise, runner, skipped_transaction, slot_drain
+from toolkit.capture import copy, initialise, row_forms, runner, skipped_transaction, slot_drain
 from toolkit.capture.copy import SnapshotResult
 from toolkit.capture.drain_loop import DrainResult
 from toolkit.capture.initialise import InitResult
@@ -22,7 +22,7 @@ from toolkit.quality import dual_capture, parity, published, second_server
 from toolkit.quality.dual_capture import AuditReport
 from toolkit.quality.published import Published
 from toolkit.quality.report import CheckReport
-from toolkit.source import connection
+from toolkit.source import catalog, connection, snapshot_rows
 from toolkit.source.slot import Cut
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
@@ -57,9 +57,11 @@ def repair_stale(config: Config) -> SnapshotResult | None:
 
 
 def copy_tables(config: Config, cut: Cut, tables: Sequence[str] | None = None, **more: Any) -> SnapshotResult:
-    """Copy under a cut that is open already; the caller has altered no type and no publication since before it."""
+    """Copy under a cut that is open already, before which nothing was altered."""
     source, lake = opened(config)
-    return copy.copy_tables(source, lake, cut, copy.forms_before(source, tables), tables, **more)
+    with snapshot_rows.reader(source.config, cut) as conn:
+        forms = row_forms.Forms.read(conn, catalog.published_tables(conn))
+    return copy.copy_tables(source, lake, cut, forms, tables, **more)
 
 
 def missing_baselines(config: Config) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Source, Table, column
-from tests.dbt.test_models import check_history
+from tests.dbt.test_models import check_current, check_history
 from tests.support_ledger import lake_of
 from toolkit.history import rows_at_lsn
 from toolkit.values.errors import ConfigError
@@ -63,6 +63,31 @@ def test_rows_are_read_from_a_table_of_the_newest_schema_version_only(built: Lak
     assert _rows(built, again, source.lsn) == [{"id": "1", "k": "k", "x": None}]
     assert _rows(built, wider, source.lsn) == [{"id": "1", "n": None}]
     assert _rows(built, emptied, source.lsn) == []
+
+
+def test_a_key_moved_beside_an_unchanged_value_of_a_column_that_was_dropped(built: Lake) -> None:
+    """No build of the table succeeded any more: nothing is to be filled, and the statement for it was half of one."""
+    source = Source()
+    columns = [column(1, "id", "integer", not_null=True), column(2, "v"), column(3, "large")]
+    moved = Table(501, "moved", columns, [1])
+    source.baseline(moved, first=True)
+    source.begin()
+    source.insert(moved, {1: "1", 2: "a", 3: "large"})
+    source.insert(moved, {1: "2", 2: "b", 3: "large"})
+    source.commit()
+    built.append(source)
+    built.build(select=["current", "history"])
+    source.begin()
+    source.update(moved, moved.rows[0], {1: "7"}, [3])
+    source.commit()
+    source.begin()
+    source.drop_column(moved, 3)
+    source.commit()
+    built.append(source)
+    for arguments in ({}, {"select": ["current", "history"]}, {"dbt_args": ["--full-refresh"]}):
+        built.build(**arguments)
+        check_current(built, source, [moved])
+        check_history(built, source, moved)
 
 
 def test_a_table_that_no_build_will_make_has_another_remedy(built: Lake) -> None:

@@ -2,7 +2,7 @@
   {% set p = plan.position %}
   {% if plan.found %}
     {% set news = plan.found.news %}
-    {% do return(dict(news, facts=cdc_facts(news.toast, news.moved, news.chained))) %}
+    {% do return(dict(news, facts=cdc_facts(plan.columns, news.toast, news.moved, news.chained))) %}
   {% endif %}
   {% if target.batch == p.batch and target.lsn == p.upto %}{% do return({'n': 0}) %}{% endif %}
   {# cdc_activity distinguishes batches, but not positions inside the batch in which the target stopped.
@@ -18,5 +18,5 @@
   {% endfor %}
   {% set row = rows[-1] %}
   {% do return({'n': row[0] | int, 'low': row[1] | int, 'high': row[2] | int, 'control': row[3] | int,
-                'facts': cdc_facts(row[4], row[5], row[6])}) %}
+                'facts': cdc_facts(plan.columns, row[4], row[5], row[6])}) %}
 {% endmacro %}

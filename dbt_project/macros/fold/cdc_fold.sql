@@ -5,7 +5,7 @@
     {% set i = loop.index0 %}
     {% set columns = cdc_or_none(plan.columns if loop.last else segment.cells) %}
     {% if segment.key %}
-      {% set facts = cdc_segment_facts(plan, segment) %}
+      {% set facts = cdc_segment_facts(plan, segment, columns) %}
       {% set split = cdc_is_split(segment, facts, state.initial) %}
       {% do ctes.append(cdc_keyed(plan, i, segment, columns, facts, state.initial, split, whole)) %}
       {% if facts.chained %}
