@@ -87,6 +87,15 @@ def test_another_slot_in_the_configuration_leaves_none_behind(first: Config) -> 
         assert not slot.read_slot(conn, renamed.source.slot) and not claim.claims(conn)
 
 
+def test_another_slot_keeps_a_publication_that_is_still_named(first: Config) -> None:
+    """`cdc init` had created it, and it is no longer the first one of the list."""
+    renamed = _second(first, first.root, f"{first.source.slot}_new", publication=("cdc_second", "cdc"))
+    commands.init(renamed, new_generation=True)
+    with connection.connect(first.source) as conn:
+        found = conn.execute("select pubname from pg_publication order by 1").fetchall()
+    assert found == [("cdc",), ("cdc_second",)]
+
+
 def test_of_two_first_inits_the_second_is_refused_in_its_transaction(first: Config) -> None:
     """Both may have found no claim before they made their lakes; what the second wrote is rolled back."""
     before = _settings(first)

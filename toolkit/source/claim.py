@@ -7,6 +7,7 @@ triggers write one message for each lake. The change log serves one lake only.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from toolkit.source import slot
@@ -16,12 +17,12 @@ from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import PreflightFailed, SlotRefused
 from toolkit.values.names import quote_postgres
 
-#: Publications that `cdc init` has created for a slot, without the named one.
+#: Publications that `cdc init` has created for a slot, without the named ones.
 _MADE = """
 select p.pubname
 from cdc.settings as s
 join pg_catalog.pg_publication as p on p.oid::text = pg_catalog.convert_from(s.value, 'UTF8')
-where s.slot = %s and s.name = 'made' and p.pubname is distinct from %s
+where s.slot = %s and s.name = 'made' and p.pubname <> all (%s)
 """
 
 
@@ -46,8 +47,8 @@ def database_of(conn: Connection) -> str:
     return str(row[0])
 
 
-def write_claim(conn: Connection, claim: Claim, own: str | None) -> None:
-    """Record the lake that captures the source from now on. `own` is its publication, if `cdc init` may create it.
+def write_claim(conn: Connection, claim: Claim, publications: Sequence[str]) -> None:
+    """Record the lake that captures the source from now on, through these publications.
 
     Settings are dropped of another slot that it had before, and of lakes that read no slot any more, with the rights of
     their roles that no other lake has granted. So is another publication that `cdc init` had created for this lake. The
@@ -62,7 +63,7 @@ def write_claim(conn: Connection, claim: Claim, own: str | None) -> None:
     others = [other for other in claims(conn) if other.slot != claim.slot]
     gone = [other.slot for other in others if other.lake == claim.lake or not _in_use(conn, other)]
     for left in (other.slot for other in others if other.lake == claim.lake):
-        for (publication,) in conn.execute(_MADE, [left, own]).fetchall():
+        for (publication,) in conn.execute(_MADE, [left, list(publications)]).fetchall():
             conn.execute(f"drop publication {quote_postgres(publication)}")
     for left in gone:
         conn.execute(

@@ -113,7 +113,7 @@ def install(
         # In the same transaction: of two first inits the second waits here for the settings of the first.
         if claim is not None:
             require_unclaimed(conn, rules.source, claim.lake)
-            write_claim(conn, claim, rules.source.own)
+            write_claim(conn, claim, rules.source.publications)
         require_apart(conn, rules.source)
         for table in () if ticks else catalog.published_tables(conn):
             if unsent := table.unsent(rules.source.publications):
