@@ -58,6 +58,16 @@ def test_one_line_captures_tables_and_schemas_of_the_future_but_those_left_out(w
     preflight.require(log.conn, world.config.capture_rules, ddl=world.config.ddl)
 
 
+def test_the_first_pattern_that_matches_a_new_table_decides(world: World) -> None:
+    """A later pattern with triggers kept a table out of the publication that an earlier one gives to the slot."""
+    patterns = {"public.b?": Capture.SLOT, "public.bo*": Capture.SCHEMA, "public.b*": Capture.SLOT}
+    chosen = {pattern: TableConfig(capture=capture) for pattern, capture in patterns.items()}
+    world.config = world.config.model_copy(update={"table": chosen})
+    world.start(*PAIR, **_ALL)
+    world.sql(*(f"create table {name} (id int primary key)" for name in ("bo", "born", "best")))
+    assert _held(world) == {"public.t", "public.bo", "public.best"}
+
+
 def test_a_new_table_without_a_key_is_left_out_without_exclude_too(world: World) -> None:
     """Whole schemas were published then: UPDATE and DELETE of the application failed."""
     world.start(*PAIR, new_tables="publish")
