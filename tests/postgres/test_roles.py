@@ -372,6 +372,21 @@ def test_row_6_a_table_with_row_security_is_refused_by_name(roles: Roles) -> Non
     assert found["table shop.orders"].level == Level.ERROR
 
 
+@mostly_one_server
+def test_row_6_row_security_of_a_root_whose_partitions_are_read_is_none_of_theirs(roles: Roles) -> None:
+    """The partitioned table was refused, with the remedy to exclude it."""
+    drainer = roles.drainer.source.drainer
+    roles.sql("alter table shop.events enable row level security")
+    assert commands.init(roles.installer).rows == {"shop.orders": 2, "shop.events_1": 1}
+    commands.drain(roles.drainer)
+    roles.sql("create publication by_root for table shop.events with (publish_via_partition_root)")
+    sent = roles.drainer.source.model_copy(update={"publication": ("by_root",)})
+    rules = roles.drainer.model_copy(update={"source": sent}).capture_rules
+    with connection.connect(sent) as conn:
+        found = [f for f in preflight.preflight(conn, rules, ddl=roles.drainer.ddl) if f.what == "table shop.events"]
+    assert f"has row security, which may hide rows from role '{drainer}'" in str(found)
+
+
 def test_row_6_capture_of_an_older_version_asks_for_init(installed: Roles) -> None:
     """The key was among the settings, and no function verified with it. `cdc init` moves it, and it stays valid."""
     (before,) = installed.admin.execute("select value from cdc.signing_key where name = 'hmac_key'").fetchone() or (

@@ -403,11 +403,16 @@ def _named_otherwise(pattern: str, there: Sequence[catalog.Relation]) -> str:
 
 
 def _hidden_rows(conn: Connection, rules: CaptureRules, relations: Sequence[catalog.Relation]) -> Iterator[Finding]:
-    """Find tables whose row security may hide rows from the role that copies and compares them."""
+    """Find tables whose row security may hide rows from the role that copies and compares them.
+
+    The policies of a partitioned table hold only for who reads it, not for who reads its partitions.
+    """
     role = rules.source.drainer or conn.info.user
     if role == rules.source.reader:  # which only looks; who reads rows is not known here
         return
-    chosen = {r.relid: r for r in relations if rules.capture_of(r.schema, r.name).capture != Capture.SCHEMA}
+    as_roots = selection.held_by(relations, [p for p in catalog.publications(conn, rules.source) if p.via_root])
+    read = [r for r in relations if r.kind != "p" or r.relid in as_roots]
+    chosen = {r.relid: r for r in read if rules.capture_of(r.schema, r.name).capture != Capture.SCHEMA}
     found = conn.execute(resources.load("introspect/row_security"), {"role": role, "relids": list(chosen)})
     for (relid,) in found:
         name = chosen[relid].identifier
