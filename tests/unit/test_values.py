@@ -38,6 +38,7 @@ from toolkit.values.names import (
     command,
     lake_columns,
     lake_table,
+    meant,
     nearest,
     qualified,
     quote_postgres,
@@ -112,6 +113,24 @@ def test_names_are_quoted_for_each_engine() -> None:
     assert quote_spark("a`b") == "`a``b`"
     assert qualified("public", "orders") == "public.orders"
     assert qualified("public", "Order items") == 'public."Order items"'
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("public.order", "public.order"), ("order", "public.order"), ('public."order"', "public.order"),
+        ('"public"."order"', "public.order"), ('"order"', "public.order"),
+        ("Sales.Order items", '"Sales"."Order items"'), ('"Sales"."Order items"', '"Sales"."Order items"'),
+        ('Sales."Order items"', '"Sales"."Order items"'), ("Order items", None),
+        ("a.b.c", '"a.b".c'), ('a."b.c"', None), ('public.a"b', 'public."a""b"'), ('public."a""b"', 'public."a""b"'),
+        ('a"b', 'public."a""b"'), ('"a""b"', 'public."a""b"'), ('""', None), ("", None), (".", None),
+        ('public."', None),
+    ],
+)  # fmt: skip
+def test_a_table_is_found_by_its_name_plain_or_quoted(given: str, found: str | None) -> None:
+    """A name with more quotes than needed, as `quote_ident` gives a keyword, was not found."""
+    names = [("public", "order"), ("Sales", "Order items"), ("a.b", "c"), ("public", 'a"b')]
+    assert meant(given, {qualified(schema, table) for schema, table in names}) == found
 
 
 @pytest.mark.parametrize("name", ["a$b", "a`id`", 'a"b', "a b", "a'b", "$(id)", "a;b", "a\\b", "Ä*", "-x"])

@@ -30,7 +30,7 @@ from toolkit.rawlog.states import State, TableState, not_copied, table_states
 from toolkit.values.errors import ConfigError, LakeError, UnknownTable
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import command, nearest, qualified
+from toolkit.values.names import command, meant, nearest, qualified
 from toolkit.values.progress import stage
 from toolkit.values.table import SchemaVersion, TableVersion
 
@@ -268,21 +268,16 @@ def _plans(
                 outcome.refused[table.relid] = (str(error), error.moved)
                 continue
             if scope.partition:
-                names, found = (
-                    [qualified(p.schema, p.name) for p in found],
-                    tuple(p for p in found if _named(p, scope.partition)),
-                )
-                if not found:
+                names = {qualified(p.schema, p.name) for p in found}
+                name = meant(scope.partition, names)
+                if name is None:
                     raise ConfigError(
                         f"repairing {table.identifier}: it has no partition {scope.partition};"
                         f" {nearest(scope.partition, names)}"
                     )
+                found = tuple(p for p in found if qualified(p.schema, p.name) == name)
             plans.append(_Plan(table, payloads[table.relid], found, size, images))
     return plans
-
-
-def _named(piece: Piece, name: str) -> bool:
-    return name in (qualified(piece.schema, piece.name), f"{piece.schema}.{piece.name}")
 
 
 def _chosen(versions: dict[int, TableVersion], tables: Sequence[str] | frozenset[int] | None) -> list[TableVersion]:
@@ -291,10 +286,13 @@ def _chosen(versions: dict[int, TableVersion], tables: Sequence[str] | frozenset
     if isinstance(tables, frozenset):
         return [versions[relid] for relid in tables if relid in versions]
     names = {v.identifier: v for v in versions.values()}
-    unknown = [name for name in tables if name not in names]
-    if unknown:
-        raise UnknownTable(f"copying {unknown[0]}: no published table has that name; {nearest(unknown[0], names)}")
-    return [names[name] for name in dict.fromkeys(tables)]
+    found = {}
+    for given in tables:
+        name = meant(given, names)
+        if name is None:
+            raise UnknownTable(f"copying {given}: no published table has that name; {nearest(given, names)}")
+        found[name] = names[name]
+    return [*found.values()]
 
 
 def _groups(plans: Sequence[_Plan]) -> Iterator[list[_Plan]]:

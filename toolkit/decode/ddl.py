@@ -13,6 +13,7 @@ from typing import Any
 
 from toolkit.decode.ddl_message import DdlMessage
 from toolkit.values.modes import Capture
+from toolkit.values.names import unquoted
 from toolkit.values.sql_script import statements
 from toolkit.values.table import OPERATIONS, Column, TableVersion, is_plain, labels_of
 
@@ -224,7 +225,10 @@ def _filter(old: TableVersion, new: TableVersion) -> str | None:
     names = {c.name: was.get(c.attnum, c.name) for c in new.columns}
 
     def named(match: re.Match[str]) -> str:
-        return match[0] if match[0].startswith("'") else f'"{names.get(_unquoted(match[0]), _unquoted(match[0]))}"'
+        if match[0].startswith("'"):
+            return match[0]
+        name = unquoted(match[0], fold=True)
+        return f'"{names.get(name, name)}"'
 
     return None if new.row_filter is None else _WORD.sub(named, new.row_filter)
 
@@ -263,7 +267,7 @@ def detached_before(old: TableVersion, new: TableVersion, message: DdlMessage) -
     lost = set(old.children) - set(new.children) - set(message.dropped)
     if new.kind != "p" or not lost:
         return False
-    stated = {_unquoted(m[1]) for m in _DETACH.finditer(message.sql) if not m[2]}
+    stated = {unquoted(m[1], fold=True) for m in _DETACH.finditer(message.sql) if not m[2]}
     detached = [message.tables.get(relid) for relid in lost]
     if None in detached or any(m[2] for m in _DETACH.finditer(message.sql)):
         return True
@@ -377,12 +381,8 @@ def plain_alter_table(message: DdlMessage, old: TableVersion, new: TableVersion)
         return False
     if len(commands) > 1 and _MAY_RUN_CODE.search(message.sql):
         return False
-    names = {_unquoted(m[1]) for m in found if m}
+    names = {unquoted(m[1], fold=True) for m in found if m}
     return not names.isdisjoint((old.name, new.name, *message.above(new.parents)))
-
-
-def _unquoted(name: str) -> str:
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()
 
 
 def _widened(old: Column, new: Column) -> bool:

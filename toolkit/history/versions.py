@@ -18,7 +18,7 @@ from toolkit.rawlog import order
 from toolkit.rawlog.event import SchemaChange, TableEvent
 from toolkit.values.errors import ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import nearest
+from toolkit.values.names import meant, nearest
 from toolkit.values.table import Column, SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
@@ -437,21 +437,16 @@ def _valid_at(found: Sequence[VersionInfo], table: str, as_of: Lsn | None) -> Ve
 
 def _resolve(log: _Log, table: str, as_of: Lsn | None) -> int:
     """Find the relid that a name means at an LSN, or else the last one that ever had it."""
-    wanted = {table, f"public.{table}"} if "." not in table else {table}
-
-    def named(version: TableVersion) -> bool:
-        # Quoted as PostgreSQL would print it, or plain as users type it.
-        return version.identifier in wanted or f"{version.schema}.{version.name}" in wanted
-
+    names = {v.table.identifier for v in log.schemas}
+    name = meant(table, names)
     latest: dict[int, SchemaVersion] = {}
     for version in log.schemas:
         if as_of is None or version.end_lsn <= as_of:
             latest[version.table.relid] = version
-    live = [v for v in latest.values() if named(v.table) and not v.table.dropped]
+    live = [v for v in latest.values() if v.table.identifier == name and not v.table.dropped]
     if live:
         return max(live, key=order.version_order).table.relid
-    ever = [v for v in log.schemas if named(v.table)]
+    ever = [v for v in log.schemas if v.table.identifier == name]
     if ever:
         return max(ever, key=order.version_order).table.relid
-    hint = nearest(table, (v.table.identifier for v in log.schemas))
-    raise UnknownTable(f"no captured table is or was named {table!r}; {hint}")
+    raise UnknownTable(f"no captured table is or was named {table!r}; {nearest(table, names)}")

@@ -17,7 +17,7 @@ from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.proofs import proofs_by_name, shown_columns
 from toolkit.values.errors import NotProven
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import in_one_line, nearest, quote_postgres
+from toolkit.values.names import in_one_line, meant, nearest, quote_postgres
 
 if TYPE_CHECKING:
     from pyiceberg.table import DataScan
@@ -64,9 +64,10 @@ def scan_published(access: LakeAccess, table: str) -> DataScan:
         LakeError: the published table snapshot no longer exists.
     """
     proofs = _proofs(access)
-    name = next((name for name, row in sorted(proofs.items()) if table in (row["table"], name)), None)
+    names = {row["table"]: name for name, row in sorted(proofs.items(), reverse=True)}
+    name = table if table in proofs else names.get(meant(table, names) or "")
     if name is None:
-        hint = nearest(table, (row["table"] for row in proofs.values()))
+        hint = nearest(table, names)
         raise NotProven(f"published table {table}: there is none; {hint}; run `cdc check` if it was never proven")
     found = _published(access, name, proofs[name])
     current = open_catalog(access).load_table(f"{access.names.current}.{found.relation}")

@@ -15,7 +15,7 @@ from toolkit.quality.report import Row
 from toolkit.quality.row_classes import Every
 from toolkit.values.errors import ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import command, nearest
+from toolkit.values.names import command, meant, nearest
 from toolkit.values.outcome import CheckStatus, RowClass
 from toolkit.values.row_line import Comparison
 
@@ -45,9 +45,10 @@ def keys(lake: Lake, table: str) -> tuple[dict[str, str], ...]:
     access = lake.access
     # A table that was renamed or made again since has the name in the row of another check.
     relids = {t.identifier: t.relid for t in live_tables(lake.ledger)}
-    if table not in relids:
+    name = meant(table, relids)
+    if name is None:
         raise UnknownTable(f"repairing {table}: no captured table has that name; {nearest(table, relids)}")
-    row = proofs_by_relid(lake.ledger).get(relids[table])
+    row = proofs_by_relid(lake.ledger).get(relids[name])
     what = f"repairing what differs of {table}"
     if row is None or row["status"] != CheckStatus.DIFFERENT:
         found = "no check has compared it yet" if row is None else f"its last check says {row['status']}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from toolkit.values.errors import UnknownTable
 from toolkit.values.lsn import Lsn
 from toolkit.values.modes import Capture
-from toolkit.values.names import nearest
+from toolkit.values.names import meant, nearest
 from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
@@ -74,11 +74,14 @@ def audit(lake: Lake, tables: Sequence[str] = ()) -> AuditReport:
     spans = list(windows(ledger))
     names = {version.table.relid: version.table.identifier for version in ledger.latest_versions().values()}
     known = {names[relid] for relid, _, _ in spans}
-    for name in tables:
-        if name not in known:
-            hint = 'set capture = "both" for it' if name in names.values() else nearest(name, known)
-            raise UnknownTable(f"auditing {name}: it was never captured twice; {hint}")
-    chosen = [w for w in spans if not tables or names[w[0]] in tables]
+    asked = set()
+    for given in tables:
+        name = meant(given, known)
+        if name is None:
+            hint = 'set capture = "both" for it' if meant(given, names.values()) else nearest(given, known)
+            raise UnknownTable(f"auditing {given}: it was never captured twice; {hint}")
+        asked.add(name)
+    chosen = [w for w in spans if not tables or names[w[0]] in asked]
     if not chosen:
         return AuditReport((), ())
     spark = session.own_session(lake.access)

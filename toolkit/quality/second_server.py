@@ -17,7 +17,7 @@ from toolkit.quality.report import CheckReport, TableCheck, noted
 from toolkit.quality.row_classes import classify
 from toolkit.values import progress
 from toolkit.values.errors import CdcError, UnknownTable
-from toolkit.values.names import nearest, selects
+from toolkit.values.names import meant, nearest, selects
 from toolkit.values.outcome import CheckStatus
 from toolkit.values.row_line import Comparison, Sums, chosen, comparison, differing, effective, total
 from toolkit.values.table import FIRST_OWN, TableVersion
@@ -128,11 +128,11 @@ def _wanted(source: SourceConfig, mine: dict[str, TableVersion], tables: Sequenc
         chosen_ = source
         return [name for name, t in mine.items() if selects(chosen_.tables, chosen_.exclude, t.schema, t.name)]
     found = []
-    for name in tables:
-        full = name if name in mine else f"public.{name}"
-        if full not in mine:
-            raise UnknownTable(f"the source has no table {name!r}; {nearest(name, mine)}")
-        found.append(full)
+    for given in tables:
+        name = meant(given, mine)
+        if name is None:
+            raise UnknownTable(f"the source has no table {given!r}; {nearest(given, mine)}")
+        found.append(name)
     return found
 
 

@@ -8,7 +8,7 @@ import hashlib
 import re
 import shlex
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 META_PREFIX = "_cdc_"
 _RESERVED_COLUMNS = frozenset({"_deleted", "_pos", "_file", "_spec_id", "_partition", "_change_type", "_row_id"})
@@ -30,6 +30,25 @@ def qualified(schema: str, table: str) -> str:
     """Write `schema.table`, quoted only where PostgreSQL requires it."""
     plain = re.compile(r"[a-z_][a-z0-9_$]*")
     return ".".join(part if plain.fullmatch(part) else quote_postgres(part) for part in (schema, table))
+
+
+def unquoted(name: str, *, fold: bool = False) -> str:
+    """Return the name that an identifier in SQL has; `fold` makes one without quotes lower case, as PostgreSQL does."""
+    if name.startswith('"'):
+        return name[1:-1].replace('""', '"')
+    return name.lower() if fold else name
+
+
+def meant(given: str, known: Collection[str]) -> str | None:
+    """Return the table that a user's name means, of those known, which are named as by `qualified`; None for none.
+
+    A name is plain, or quoted as in SQL, even where PostgreSQL does not require it. No schema means `public`.
+    """
+    part = r'"(?:[^"]|"")+"|[^".]+'
+    found = [(given[:at], given[at + 1 :]) for at, char in enumerate(given) if char == "."] or [("public", given)]
+    if match := re.fullmatch(rf"(?:({part})\.)?({part})", given):
+        found.insert(0, (unquoted(match[1] or "public"), unquoted(match[2])))
+    return next((name for names in found if (name := qualified(*names)) in known), None)
 
 
 def command(*words: str) -> str:
