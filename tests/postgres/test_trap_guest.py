@@ -155,5 +155,9 @@ def test_trap_105_text_that_changes_with_another_object(world: World) -> None:
         assert log.rows(state.relid, log.complete_to) != log.select(state.relid)
     proven = {s.relid: log.complete_to for s in red.values()}
     assert {s.state for s in table_states(log.reading(), proven)} == {"ok"}
+    # A check that found rows to differ has the better remedy: it lists them.
+    differing = table_states(log.reading(), {}, dict.fromkeys(proven, (since, log.complete_to)))
+    shown = [f"{s.reason}: {s.remedy}" for s in differing if s.relid in proven]
+    assert all("a check found" in text and "report" in text for text in shown) and len(shown) == 3
     known = {version.table.identifier: s.state for version, s in states_at(log.reading(), log.complete_to, {})}
     assert known == {name: "stale" if name in red else "ok" for name in known}

@@ -262,7 +262,7 @@ def table_states(
     states = []
     for table in live_tables(ledger):
         verdict = judged.get(table.relid, judge((), ()))
-        state = _shown(ledger, table, _state(ledger, table, verdict), verdict, proven.get(table.relid, Lsn(0)))
+        state = _state(ledger, table, verdict)
         if state.state == State.OK and table.relid in wrong:
             right, checked = wrong[table.relid]
             remedy = f"{command('check', table.identifier)}, whose report names the cause and its remedy"
@@ -270,6 +270,7 @@ def table_states(
                 state, state=State.STALE, reason=_differs(right, checked), from_lsn=right, remedy=remedy,
                 repaired_lsn=right,
             )  # fmt: skip
+        state = _shown(ledger, table, state, verdict, proven.get(table.relid, Lsn(0)))
         states.append(_whole(ledger, latest[table.relid], state))
     done = copied(ledger)
     states += _silenced(ledger, done)
