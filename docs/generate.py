@@ -85,7 +85,8 @@ EVENT_KINDS = {
 }
 META_COLUMNS = {
     "_cdc_text": "Texts of the cells that the column's type cannot hold, by column name (`map<string,string>`).",
-    "_cdc_from_lsn": "First LSN at which the row, or in `history` the row version, is as it is shown.",
+    "_cdc_from_lsn": "First LSN at which the row, or in `history` the row version, is as it is shown. Equal rows of a"
+    " table without a key all have in `current` the LSN at which one of them was written last.",
     "_cdc_doubtful": "`history` only: whether the row version is unverified, because it overlaps a gap.",
     "_cdc_to_lsn": "`history` only: LSN from which it is no longer valid; NULL for a current one.",
 }
