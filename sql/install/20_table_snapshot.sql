@@ -494,7 +494,14 @@ cross join lateral (
       r.xmin as rel_stamp,
       g.pnnspid,
       g.oid as schema_entry,
-      g.xmin as schema_stamp
+      g.xmin as schema_stamp,
+      c.reltype as row_type,
+      (
+        select d.xmin
+        from pg_depend as d
+        where d.classid = 'pg_class'::regclass and d.objid = c.oid and d.objsubid = 0
+          and d.refclassid = 'pg_namespace'::regclass
+      ) as move_stamp -- SET SCHEMA writes this row
     from unnest(publications) as p
     cross join unnest(b.lineage) with ordinality as u (relid, place)
     join pg_class as c on c.oid = u.relid
@@ -506,7 +513,11 @@ cross join lateral (
   ) as m
   cross join lateral (
     values
-      (0::oid, m.oid, m.stamp), (m.prrelid, m.rel_entry, m.rel_stamp), (m.pnnspid, m.schema_entry, m.schema_stamp)
+      (0::oid, m.oid, m.stamp),
+      (m.prrelid, m.rel_entry, m.rel_stamp),
+      (m.pnnspid, m.schema_entry, m.schema_stamp),
+      -- The table may also be named, so its place in the schema is an entry of its row type.
+      (m.row_type, case when m.prrelid is null then m.schema_entry end, m.move_stamp)
   ) as e (object, entry, stamp)
   where w.relkind in ('r', 'p')
     and w.relpersistence = 'p'

@@ -1,7 +1,7 @@
 -- The facts that must not change for a log to contain every change of a table since another snapshot: the files of the
 -- table and of its partitions, their inheritance, and the catalog rows by which they are published and logged. The xmin
--- of a catalog row changes with the row, so an object that was altered and restored differs too. All facts are those of
--- the transaction's snapshot.
+-- of a catalog row changes with the row, so an object that was altered and restored differs too: SET SCHEMA writes the
+-- row of the table's dependency on its schema. All facts are those of the transaction's snapshot.
 with recursive tree (root, relid) as (
   select r.relid, r.relid
   from pg_catalog.unnest(%(relids)s::pg_catalog.oid[]) as r (relid)
@@ -21,9 +21,12 @@ kin (root, relid) as (
 ),
 
 facts (root, fact) as (
-  select k.root, pg_catalog.concat_ws(' ', 'class', c.oid, c.relnamespace, c.relfilenode)
+  select k.root, pg_catalog.concat_ws(' ', 'class', c.oid, c.relnamespace, c.relfilenode, d.xmin)
   from kin as k
   join pg_catalog.pg_class as c on c.oid = k.relid
+  left join pg_catalog.pg_depend as d
+    on d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass and d.objid = c.oid and d.objsubid = 0
+    and d.refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass
   union all
   select k.root, pg_catalog.concat_ws(' ', 'inherits', i.inhrelid, i.inhparent, i.xmin)
   from kin as k

@@ -13,10 +13,10 @@ from tests.support_ledger import ledger_of
 from tests.support_postgres import run_sql
 from toolkit.ops import status_report
 from toolkit.rawlog.states import table_states
-from toolkit.source import connection
+from toolkit.source import connection, row_lines
 from toolkit.values.config import Config
 from toolkit.values.errors import PreflightFailed
-from toolkit.values.modes import NewTables
+from toolkit.values.modes import NewTables, Selection
 from toolkit.values.resources import load
 
 __all__ = ["plain_lake"]
@@ -98,3 +98,28 @@ def test_ddl_of_every_role_is_captured(source: Config, keeper: Config) -> None:
     commands.uninstall(keeper)
     with connection.connect(source.source) as conn:
         assert conn.execute("select count(*) from pg_event_trigger").fetchone() == (0,)
+
+
+def test_a_table_that_left_a_published_schema_for_a_while_is_stale(source: Config, keeper: Config) -> None:
+    """Its changes were not sent meanwhile, and its proof was carried: the check was green."""
+    run_sql(
+        source, f"create schema far authorization {_KEEPER}", "create publication theirs for tables in schema public"
+    )
+    of_others = {"publication": "theirs", "scope": Selection.PUBLISHED, "new_tables": NewTables.PROPOSE}
+    config = keeper.model_copy(update={"source": keeper.source.model_copy(update=of_others)})
+    commands.init(config)
+    relids = {state.table: state.relid for state in table_states(ledger_of(config))}
+    with connection.connect(config.source) as conn:
+        before = row_lines.fingerprints(conn, config.source, list(relids.values()))
+        run_sql(
+            config,
+            "alter table public.t set schema far", "update far.t set v = 'unsent'",
+            "alter table far.t set schema public",
+            "alter table public.root_1 set (fillfactor = 90)", "grant select on public.root_1 to public",
+        )  # fmt: skip
+        after = row_lines.fingerprints(conn, config.source, list(relids.values()))
+    assert {name for name, relid in relids.items() if before[relid] != after[relid]} == {"public.t"}
+    commands.drain(config)
+    states = {s.table: s for s in table_states(ledger_of(config))}
+    assert {name for name, s in states.items() if not s.comparable} == {"public.t"}
+    run_sql(source, "drop publication theirs", "drop schema far cascade")

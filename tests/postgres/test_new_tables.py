@@ -102,6 +102,22 @@ def test_schemas_that_were_published_whole_are_published_table_by_table_from_the
     world.exact("t", "born", "next")
 
 
+def test_of_a_table_in_a_published_schema_only_a_move_to_another_one_is_a_doubt(world: World) -> None:
+    world.sql("create role new_tables_owner", "create schema far")
+    log = world.start(*PAIR, "create table moved (id int primary key)", new_tables="schemas")
+    world.sql(
+        "alter table t rename to v", "insert into v values (3, 'z')", "alter table v rename to t",
+        "alter table t owner to new_tables_owner", "grant select on t to new_tables_owner", "update t set v = 'y'",
+    )  # fmt: skip
+    log.drain()
+    world.sql("reassign owned by new_tables_owner to current_user", "drop owned by new_tables_owner")
+    world.sql("alter table moved set schema far", "alter table far.moved set schema public", "drop schema far")
+    world.sql("drop role new_tables_owner")
+    log.drain()
+    assert {name: s.state for name, s in log.states().items()} == {"public.t": "ok", "public.moved": "stale"}
+    world.exact("t")
+
+
 def test_a_table_that_could_not_be_added_is_listed_and_its_transaction_goes_on(world: World) -> None:
     world.sql(*PAIR)
     world.config = world.config.model_copy(update={"table": {"public.shape": TableConfig(capture=Capture.SCHEMA)}})
