@@ -678,7 +678,8 @@ $function$;
 -- those of foreign keys included: when a trigger changes the same row again, that change must be logged after the
 -- change that fired it. A partitioned table has no row triggers: they are on each partition, and stay there when the
 -- partition is attached or detached. The TRUNCATE trigger of a partitioned table shows that the table is logged
--- (cdc.guard_new).
+-- (cdc.guard_new). Other triggers for a table that is logged miss no row, since DROP TRIGGER locks it until the end of the
+-- transaction. So no event shows it without triggers.
 create or replace function cdc.log_table(relid oid, by_statement bool)
 returns text[]
 language plpgsql
@@ -687,24 +688,37 @@ as $function$
 declare
   target text;
   wanted record;
+  change text;
+  command text;
   done text[] := '{}';
+  is_logged boolean := exists (select from cdc.logged_tables as l where l.relid = log_table.relid);
 begin
   select format('%I.%I', n.nspname, c.relname) into target
   from pg_class as c
   join pg_namespace as n on n.oid = c.relnamespace
   where c.oid = relid;
   for wanted in select * from cdc.log_lacks(relid, by_statement) loop
-    if not wanted.keep then
-      execute format('drop trigger %I on %s', wanted.name, target);
-      done := done || format('dropped %s', wanted.name);
-      continue;
-    end if;
-    if wanted.enabled is null then
-      execute format('create trigger %I ' || wanted.clause, wanted.name, target);
-      done := done || format('created %s', wanted.name);
-    end if;
-    execute format('alter table %s enable always trigger %I', target, wanted.name);
-    done := done || format('enabled %s', wanted.name);
+    foreach change in array case
+      when not wanted.keep then array['dropped']
+      when wanted.enabled is null then array['created', 'enabled']
+      else array['enabled']
+    end
+    loop
+      command := format(
+        case change
+          when 'dropped' then 'drop trigger %1$I on %2$s'
+          when 'created' then 'create trigger %1$I ' || format(wanted.clause, '%2$s')
+          else 'alter table %2$s enable always trigger %1$I'
+        end,
+        wanted.name, target
+      );
+      if is_logged then
+        perform cdc.run_uncaptured(command);
+      else
+        execute command;
+      end if;
+      done := done || format('%s %s', change, wanted.name);
+    end loop;
   end loop;
   perform cdc.own_reader(relid);
   return done;

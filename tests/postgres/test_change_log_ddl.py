@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.trap_world import World, world
-from toolkit.source import change_log
+from toolkit.source import change_log, install
 from toolkit.values.config import TableConfig
 from toolkit.values.modes import Capture, Triggers
 
@@ -93,6 +93,24 @@ def test_ddl_between_the_install_and_the_first_cut(world: World, monkeypatch: py
     log.drain()
     assert world.stale() == {}
     world.exact(*names)
+
+
+@pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
+def test_the_other_kind_of_triggers_misses_no_row(world: World, ticks: bool) -> None:
+    """The event of the first trigger that was dropped showed a table that is not captured: it was stale."""
+    log = world.start(_TABLE.format("a"), _TABLE.format("b"), **{"capture": "change_log"} | _settings(ticks))
+    triggers = {"a": Triggers.ROW, "b": Triggers.ROW}
+    for number, changed in enumerate(("b", "a", "b"), 2):
+        triggers[changed] = Triggers.STATEMENT if triggers[changed] == Triggers.ROW else Triggers.ROW
+        table = {f"public.{name}": TableConfig(triggers=how) for name, how in triggers.items()}
+        world.config = log.config = world.config.model_copy(update={"table": table})
+        world.sql(*(_WRITES.format(name, 10 * number, 10 * number + 1) for name in triggers))
+        install.install(log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=3)
+        world.sql(*(_WRITES.format(name, 10 * number + 2, 10 * number + 3) for name in triggers))
+        if number > 2:
+            log.drain()
+    assert world.stale() == {}
+    world.exact(*triggers)
 
 
 @pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
