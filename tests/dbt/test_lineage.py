@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.dbt.harness import Lake
+from tests.dbt.harness import Lake, rebuilt
 from tests.dbt.scenario import Source, Table, column
+from tests.support_ledger import ledger_of
+from toolkit.lake import check_results, plans, reads
 from toolkit.values.errors import BuildFailed
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
@@ -27,6 +29,7 @@ def _dbt(lake: Lake, *command: str, log: str = "none") -> Any:
     with contextlib.redirect_stdout(io.StringIO()):
         outcome = dbtRunner().invoke([*command, *where, "--quiet"])
     assert outcome.exception is None, outcome.exception
+    assert command[0] == "source" or outcome.success, [(r.node.name, r.message) for r in outcome.result.results]
     return outcome.result
 
 
@@ -83,6 +86,34 @@ def test_dbt_shows_the_true_lineage(built: Lake) -> None:
     model.write_text(model.read_text(encoding="utf-8") + "-- changed\n", encoding="utf-8")
     changed = _listed(built, "--select", "state:modified", "--state", str(before))
     assert changed == {"cdc.current.current__public__two"}
+
+
+def test_dbt_documents_and_shows_the_models_of_a_proven_lake(built: Lake) -> None:
+    """The test of `history` read a view that only a run has: `dbt compile` and `dbt docs generate` failed."""
+    source = Source()
+    table = Table(16384, "one", [column(1, "id", "bigint", not_null=True)], [1], rows=[{1: "1"}, {1: "2"}])
+    source.baseline(table, first=True)
+    built.append(source)
+    built.build()
+    access, names, last = built.config.lake_access, built.config.lake_access.names, ledger_of(built.config).last()
+    assert last is not None
+    check_results.ensure(access, built.spark)
+    row = {"table": "public.one", "relid": 16384, "relation": "public__one", "lsn": int(last.complete_to)}
+    row |= {"snapshot_id": reads.snapshot_id(access, "current.public__one"), "tag": "proven_g1_1"}
+    check_results.write(
+        access, names.proofs, [dict.fromkeys(check_results.columns(names.proofs)) | row], overwrite=False
+    )
+    source.begin()
+    source.insert(table, {1: "3"})
+    source.commit()
+    built.append(source)
+    plans.write(ledger_of(built.config))  # as each drain does
+    _dbt(built, "docs", "generate")  # compiles too
+    shown = _dbt(built, "show", "--select", "history__public__one", "--exclude", "resource_type:test").results
+    assert [len(result.agate_table) for result in shown] == [3]
+    catalog = json.loads((built.config.dbt_project.folder / "target" / "catalog.json").read_text(encoding="utf-8"))
+    assert "id" in catalog["nodes"]["model.cdc.history__public__one"]["columns"]
+    assert rebuilt(built.build()) == ["current.public__one", "history.public__one"]
 
 
 def test_the_age_of_the_log_is_the_age_of_its_last_batch(built: Lake) -> None:

@@ -117,6 +117,7 @@ def test_green_then_each_fault_is_found(source: Config, monkeypatch: pytest.Monk
         (["--limit", "7"], 7, "cdc: only the first 7 rows are shown; --limit 0 shows all\n"),
         (["--limit", "300"], 300, ""),
         (["--limit", "0"], 300, ""),
+        (["--limit", "99999999999999999999"], 300, ""),
         (["--as-of", before], 299, ""),
     ):
         shown_rows = _cdc(source, monkeypatch, "rows", "item", *words)

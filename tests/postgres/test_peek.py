@@ -80,6 +80,9 @@ def test_trap_011_count_cuts_between_transactions(source: Config, conn: Connecti
         assert messages[-1][2][:1] == b"C"
         assert messages == whole[: len(messages)]
     assert peek(conn, source.source, upto=upto, max_changes=len(whole) + 1, directory=tmp_path).complete
+    assert peek(
+        conn, source.source, upto=upto, max_changes=2**40, directory=tmp_path
+    ).complete  # as a user may say "all"
 
 
 def test_trap_010_upto_is_an_end_lsn(source: Config, conn: Connection, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _SHOWN_ROWS = 1000  # progress is shown after so many
+_EVERY_ROW = 2**31 - 1  # Spark has no higher limit
 
 
 @main.group()
@@ -155,6 +156,7 @@ def rows(ctx: Context, table: str, as_of: Lsn | datetime | None, key: tuple[str,
     pairs = dict(k.split("=", 1) for k in key) or None
     if pairs is not None and len(pairs) < len(key):
         raise click.BadParameter("a column is named twice: ask for one key at a time", param_hint="--key")
+    limit = limit if limit < _EVERY_ROW else 0
     read = ctx.toolkit.rows(table, as_of, pairs, limit=limit + 1 if limit else None)
     found = read if sys.stdout.isatty() else _counted(f"reading {table}", read)
     ctx.output.table(itertools.islice(found, limit or None), read.columns)

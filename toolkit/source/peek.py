@@ -203,7 +203,7 @@ def _query(
     def literal(text: str) -> str:
         return "'" + text.replace("'", "''") + "'"
 
-    count = "null" if max_changes is None else str(int(max_changes))
+    count = "null" if max_changes is None else str(min(int(max_changes), 2**31 - 1))  # an `int` of the server
     return (
         "select lsn, xid, data from pg_catalog.pg_logical_slot_peek_binary_changes("
         f"{literal(source.slot)}, '{slot.record_end(conn, upto)}', {count}, 'proto_version', '1', 'publication_names',"

@@ -8,7 +8,8 @@
   {# cdc_activity distinguishes batches, but not positions inside the batch in which the target stopped.
      A target that stopped at a DDL may be before what cdc_activity has, whatever its batch is. #}
   {% set every, rows = '(' ~ cdc_activity_sql(p, plan.relid, target) ~ ')', [] %}
-  {% for source in ['cdc_activity', every] if p.batch - 50 < target.batch < p.batch or source == every %}
+  {% set recent = ['cdc_activity'] if cdc_begins() and p.batch - 50 < target.batch < p.batch else [] %}
+  {% for source in recent + [every] %}
     {% if not rows or (rows[0][7] or 0) | int > target.lsn %}
       {% do rows.append(cdc_rows("select coalesce(sum(n), 0), coalesce(min(low), 0), coalesce(max(high), 0), coalesce(sum(control), 0),"
           ~ " array_join(collect_set(nullif(toast, '')), ','), coalesce(sum(moved), 0), coalesce(sum(moved_unchanged), 0), max(since)"

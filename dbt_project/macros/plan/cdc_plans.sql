@@ -1,3 +1,3 @@
 {% macro cdc_plans() %}
-  {% do return('cdc_plans' if flags.WHICH in ['run', 'build', 'test'] else '(' ~ cdc_plans_sql() ~ ')') %}
+  {% do return('cdc_plans' if cdc_begins() else '(' ~ cdc_plans_sql() ~ ')') %}
 {% endmacro %}

@@ -1,5 +1,5 @@
 {% macro cdc_begin() %}
-  {% if execute and flags.WHICH in ['run', 'build', 'test'] %}
+  {% if execute and cdc_begins() %}
     {% if flags.EMPTY or invocation_args_dict.sample %}
       {% do exceptions.raise_compiler_error(('--empty' if flags.EMPTY else '--sample') ~ ": the toolkit's views would show "
           ~ ('nothing' if flags.EMPTY else 'a part') ~ " of the log; leave it out, or give it to a dbt project of your own") %}

@@ -1,0 +1,3 @@
+{% macro cdc_begins() %}
+  {% do return(flags.WHICH in ['run', 'build', 'test']) %}
+{% endmacro %}
