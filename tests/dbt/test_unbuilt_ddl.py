@@ -63,6 +63,11 @@ def test_rows_are_read_from_a_table_of_the_newest_schema_version_only(built: Lak
     assert _rows(built, again, source.lsn) == [{"id": "1", "k": "k", "x": None}]
     assert _rows(built, wider, source.lsn) == [{"id": "1", "n": None}]
     assert _rows(built, emptied, source.lsn) == []
+    built.spark.sql("alter table current.public__wider set tblproperties ('cdc.generation' = '0')")
+    with pytest.raises(
+        ConfigError, match=r"^rows of public\.wider: .* was built from an earlier log than this one; run `"
+    ):
+        _rows(built, wider)
 
 
 def test_a_key_moved_beside_an_unchanged_value_of_a_column_that_was_dropped(built: Lake) -> None:

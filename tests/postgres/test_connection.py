@@ -154,6 +154,8 @@ def test_malformed_conninfo_is_not_printed() -> None:
     with pytest.raises(ConfigError, match=r"conninfo is malformed") as refusal:
         connect(Config(source=SourceConfig(conninfo="host=h password = 'hunter2")).source)
     assert "hunter2" not in str(refusal.value)
+    with pytest.raises(ConfigError, match=r"conninfo: bad value for connect_timeout: 'soon'; correct it there"):
+        connect(Config(source=SourceConfig(conninfo="host=127.0.0.1 port=1 connect_timeout=soon")).source)
 
 
 @pytest.mark.parametrize("handlers", [0, 1], ids=["Python's", "another library's"])

@@ -96,7 +96,9 @@ def test_the_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.
     path = _write(tmp_path, '[source]\nslot = "one"\npublication = "kept"\n[drain]\nmax_changes = 500\n')
     monkeypatch.setenv("CDC_SOURCE__SLOT", "two")
     monkeypatch.setenv("CDC_DRAIN__MAX_CHANGES", "7")
+    monkeypatch.setenv("CDC_ROOT", "/of/another/program")  # it moved the lake
     config = configuration.load(path)
+    assert config.root == tmp_path
     assert (config.source.slot, config.source.publication, config.drain.max_changes) == ("two", "kept", 7)
 
 
@@ -149,6 +151,16 @@ def test_no_file_at_all_is_the_defaults(tmp_path: Path, monkeypatch: pytest.Monk
         ),
         ("[spark]\n'spark.sql.shufle.partitions' = 8\n", "did you mean 'spark.sql.shuffle.partitions'?"),
         ("[source]\npublication = []\n", "source.publication: Value error, a publication is one name, or a list"),
+        (
+            "root = '/elsewhere'\n",
+            "root: unknown key; there are check, dbt, ddl, drain, lake, limits, log, notify, snapshot",
+        ),
+        ("[check]\nbuckets = 99999999999999\n", "check.buckets: Input should be less than or equal to 1048576"),
+        (
+            "[notify]\nwebhook = 'ftp://hooks.example/key'\n",
+            "notify.webhook: Value error, it must be a URL that begins",
+        ),
+        ("[notify]\ncommand = ['']\n", "notify.command: Value error, its first word must be a program"),
     ],
 )
 def test_a_bad_configuration_is_one_line_that_names_the_key(tmp_path: Path, text: str, named: str) -> None:
@@ -199,6 +211,10 @@ def test_local_mode_runs_no_more_tasks_than_the_heap_has_room_for(
 def test_a_variable_of_an_unknown_section_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_SAUCE__SLOT", "x")
     with pytest.raises(ConfigError, match=r"variable CDC_SAUCE__SLOT: .* did you mean source\?; rename or unset it"):
+        configuration.load()
+    monkeypatch.delenv("CDC_SAUCE__SLOT")
+    monkeypatch.setenv("CDC_SOURCE", "1")
+    with pytest.raises(ConfigError, match=r"^variable CDC_SOURCE: source: Input should be a valid dictionary"):
         configuration.load()
 
 

@@ -129,8 +129,11 @@ def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | 
     made = reads.properties(lake.access, relation)
     if made.get("cdc.relid", str(version.relid)) != str(version.relid):
         raise ConfigError(f"{doing}: {relation} is of another table, which has or had its name; run `{way}`")
-    if builds and not version.dropped and made.get("cdc.schema-id", str(last.schema_id)) != str(last.schema_id):
-        raise ConfigError(f"{doing}: its columns have changed since {relation} was built; run `{way}`")
+    if builds and not version.dropped:
+        if made.get("cdc.generation", str(last.generation)) != str(last.generation):
+            raise ConfigError(f"{doing}: {relation} was built from an earlier log than this one; run `{way}`")
+        if made.get("cdc.schema-id", str(last.schema_id)) != str(last.schema_id):
+            raise ConfigError(f"{doing}: its columns have changed since {relation} was built; run `{way}`")
     if as_of is None:
         return
     if row_versions.lacks_changes(lake.spark, lake.access, relation, version.relid, below=as_of):

@@ -74,6 +74,8 @@ def connect(source: SourceConfig, *, replication: bool = False, server: tuple[st
         connection: Connection = psycopg.connect(conninfo, autocommit=True)
     except psycopg.OperationalError as error:
         raise SourceUnavailable(_reason(source, error, server)) from None
+    except psycopg.ProgrammingError as error:  # a value that psycopg reads, such as connect_timeout
+        raise ConfigError(f"{server[1]}: {one_line(error)}; correct it there") from None
     connection.prepare_threshold = None  # a prepared statement becomes invalid after DDL of the user
     _require_settings(connection, source, server)
     if connection.info.server_version >= _HAS_TRANSACTION_TIMEOUT:

@@ -7,6 +7,7 @@ libpq does all of the connecting, so passwords are never parsed, logged or store
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ DEFAULT_NAME = "cdc.toml"
 class CheckConfig(Section):
     """Settings of checks."""
 
-    buckets: int = Field(default=4096, gt=0)
+    buckets: int = Field(default=4096, gt=0, le=1 << 20)
     """Hash buckets of a table. Only differing buckets are read row by row."""
     samples: int = Field(default=20, ge=0)
     """Rows that the report lists for each class of difference."""
@@ -97,6 +98,20 @@ class NotifyConfig(Section):
     lease_minutes: float = Field(default=60.0, ge=0, le=MOST_DAYS * 24 * 60)
     """A lease that is held (exit code 4) is reported only when it has been held longer than this."""
 
+    @field_validator("command")
+    @classmethod
+    def _names_a_program(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if value and not value[0]:
+            raise ValueError("its first word must be a program")
+        return value
+
+    @field_validator("webhook")
+    @classmethod
+    def _is_a_url(cls, value: str) -> str:
+        if value and not re.match(r"https?://[^/]", value):
+            raise ValueError("it must be a URL that begins with https:// or http://")
+        return value
+
 
 class LimitsConfig(Section):
     """Limits beyond which `cdc status` exits with 3 and `cdc doctor` reports an error."""
@@ -107,6 +122,13 @@ class LimitsConfig(Section):
     """WAL that the server keeps for the slot."""
     transaction_minutes: float = Field(default=120.0, gt=0, le=MOST_DAYS * 24 * 60)
     """Age of the oldest transaction of the source that has written: the slot keeps the WAL from before it."""
+
+
+class _Variables(EnvSettingsSource):
+    """The environment. `CDC_ROOT` is of another program: `root` is the folder of the file."""
+
+    def __call__(self) -> dict[str, Any]:
+        return {key: value for key, value in super().__call__().items() if key != "root"}
 
 
 class Config(BaseSettings):
@@ -152,7 +174,7 @@ class Config(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Let the environment override the file."""
-        return env_settings, init_settings
+        return _Variables(settings_cls), init_settings
 
     @property
     def capture_rules(self) -> CaptureRules:
@@ -179,6 +201,8 @@ class Config(BaseSettings):
         return DbtProject(self.lake_access.path(self.dbt.project_dir), self.dbt.threads)
 
 
+#: What the file and the environment may set.
+_SECTIONS = tuple(name for name in Config.model_fields if name != "root")
 #: Keys whose value is never printed.
 _SECRET = frozenset({"source.conninfo", "lake.uri", "lake.warehouse", "lake.reports", "notify.webhook"})
 
@@ -205,7 +229,9 @@ def load(path: str | None = None) -> Config:
         found = "not a regular file" if file.exists() else "no such configuration file"
         raise ConfigError(f"{file}: {found}; create it or give another --config")
     _known_variables()
-    data.setdefault("root", file.resolve().parent)
+    if "root" in data:
+        raise ConfigError(f"{file}: root: {_unknown(('root',))}; correct it there")
+    data["root"] = file.resolve().parent
     if isinstance(spark := data.get("spark"), dict):
         data["spark"] = flatten(spark)
     lake = data.get("lake")
@@ -236,7 +262,7 @@ def _known_variables() -> None:
     """Refuse variables of sections that do not exist: `CDC_SAUCE__SLOT` would be ignored."""
     for name in sorted(os.environ):
         section, parts, _ = name.lower().removeprefix("cdc_").partition("__")
-        if name.lower().startswith("cdc_") and parts and section not in Config.model_fields:
+        if name.lower().startswith("cdc_") and parts and section not in _SECTIONS:
             raise ConfigError(f"variable {name}: no section {section!r}: {_unknown((section,))}; rename or unset it")
 
 
@@ -244,7 +270,8 @@ def _variable(place: tuple[int | str, ...]) -> str | None:
     """Describe the variable that has the value of a key; None if the file has it."""
     given = {name.lower(): name for name, value in os.environ.items() if value}
     parts = [str(part).lower() for part in place]
-    names = ("__".join(["cdc_" + parts[0], *parts[1:count]]) for count in range(len(parts), 1, -1))
+    counts = range(len(parts), min(1, len(parts) - 1), -1)  # a whole section has no key that is wrong
+    names = ("__".join(["cdc_" + parts[0], *parts[1:count]]) for count in counts)
     return next((f"variable {given[name]}" for name in names if name in given), None)
 
 
@@ -269,7 +296,8 @@ def _unknown(place: tuple[int | str, ...]) -> str:
         else:
             kind = known.model_fields[str(part)].annotation
             known = kind if isinstance(kind, type) else dict
-    return f"unknown key; {nearest(str(place[-1]), [] if known is dict else list(known.model_fields))}"
+    names = _SECTIONS if known is Config else () if known is dict else known.model_fields
+    return f"unknown key; {nearest(str(place[-1]), names)}"
 
 
 __all__ = [
