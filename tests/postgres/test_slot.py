@@ -14,14 +14,20 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests import commands
+from tests.support_lake import plain_lake
+from tests.support_ledger import ledger_of
 from tests.support_postgres import consume, hmac_key, inserted, logical_messages, stream, verifies
 from toolkit.demo.server import EmbeddedServer
+from toolkit.ops import status_report
+from toolkit.rawlog.states import table_states
 from toolkit.source import install, slot, snapshot_rows
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config
 from toolkit.values.errors import SlotError
 from toolkit.values.lsn import Lsn
 
+__all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres
 
 
@@ -227,6 +233,32 @@ def test_trap_021_lost_slot(tmp_path: object) -> None:
             conn.execute("checkpoint")
             with pytest.raises(SlotError, match=r"slot 'cdc' is lost.*--new-generation"):
                 slot.require_slot(conn, config.source)
+
+
+def test_trap_021_the_remedy_of_a_lost_slot(plain_lake: Config) -> None:
+    """The new log was refused with the message that asks for it, and the status asked for `cdc init` beside it."""
+    with EmbeddedServer(None, 18, {"min_wal_size": "32MB"}) as server, psycopg.connect(server.conninfo()) as user:
+        user.autocommit = True
+        user.execute("create table t (id int primary key)")
+        source = plain_lake.source.model_copy(update={"conninfo": server.conninfo()})
+        config = plain_lake.model_copy(update={"source": source})
+        commands.init(config)
+        user.execute("alter system set max_slot_wal_keep_size = '1MB'")
+        user.execute("select pg_reload_conf()")
+        for _ in range(4):
+            user.execute("select pg_logical_emit_message(false, 'fill', repeat('x', 9000000)); select pg_switch_wal()")
+        user.execute("insert into t values (1)")
+        user.execute("checkpoint")
+        with pytest.raises(SlotError, match=r"slot '\w+' is lost.*start a new log with `cdc init --new-generation`"):
+            commands.drain(config)
+        summary = status_report.status(config).summary
+        assert "--new-generation" in summary and "run `cdc init`" not in summary
+        user.execute("alter system reset max_slot_wal_keep_size")
+        user.execute("select pg_reload_conf()")
+        assert commands.init(config, new_generation=True).rows == {"public.t": 1}
+        user.execute("insert into t values (2)")
+        assert commands.drain(config).changes == 1
+        assert [s.state for s in table_states(ledger_of(config))] == ["ok"]
 
 
 def test_trap_006_advance_never_beyond_the_flushed_wal(source: Config, conn: Connection) -> None:

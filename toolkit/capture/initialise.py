@@ -121,7 +121,7 @@ def _install(
 
     tables.require_writable(lake.access)
     roles.require_installer(conn, source.config, "installing capture")
-    preflight.require(conn, source.rules, ddl=source.ddl)
+    preflight.require(conn, source.rules, ddl=source.ddl, new_slot=new_generation)
     ticks = drain_mode.by_ticks(conn, source.rules)
     ledger = lake.reading()
     last = ledger.last()

@@ -215,7 +215,7 @@ def _summary(found: Status) -> str:
         wrong.append(f"lake: {found.lake}")
     if found.problem is not None:
         wrong.append(f"source: {found.problem}")
-    if found.stage is not None:
+    elif found.stage is not None:
         wrong.append(f"`cdc init` is not complete: {found.stage}; run `cdc init`")
     stale = [t for t in found.tables if t.state != State.OK]
     if stale:

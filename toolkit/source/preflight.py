@@ -52,24 +52,27 @@ class Finding:
         return f"{self.what}: {self.found}; {self.remedy}"
 
 
-def preflight(conn: Connection, rules: CaptureRules, *, ddl: DdlConfig) -> tuple[Finding, ...]:
-    """Check server, role, slot, publication and every selected table. Errors come first."""
+def preflight(conn: Connection, rules: CaptureRules, *, ddl: DdlConfig, new_slot: bool = False) -> tuple[Finding, ...]:
+    """Check server, role, slot, publication and every selected table. Errors come first.
+
+    With `new_slot` a slot that is lost is no error, because it is replaced.
+    """
     ticks = drain_mode.by_ticks(conn, rules)
     found = [*_server(conn, rules.source, ticks), *_tables(conn, rules, ticks), *_capture(conn, rules, ddl=ddl)]
     long = change_log.health(conn) if rules.uses_change_log else ()
     found += [Finding(Level.WARNING, what, seen, remedy) for what, seen, remedy in long]
     if not ticks:
-        found += [*_slot(conn, rules.source), *_publications(conn, rules)]
+        found += [*_slot(conn, rules.source, new_slot), *_publications(conn, rules)]
     return tuple(sorted(found, key=lambda f: f.level))
 
 
-def require(conn: Connection, rules: CaptureRules, *, ddl: DdlConfig) -> None:
+def require(conn: Connection, rules: CaptureRules, *, ddl: DdlConfig, new_slot: bool = False) -> None:
     """Refuse a source that cannot be captured.
 
     Raises:
         PreflightFailed, SlotError, UnknownTable: the first error.
     """
-    for finding in preflight(conn, rules, ddl=ddl):
+    for finding in preflight(conn, rules, ddl=ddl, new_slot=new_slot):
         if finding.level == Level.ERROR and finding.refusal is not None:
             raise finding.refusal(str(finding))
 
@@ -176,7 +179,7 @@ def triggers_enabled(conn: Connection) -> bool:
     return bool(row and row[0])
 
 
-def _slot(conn: Connection, source: SourceConfig) -> Iterator[Finding]:
+def _slot(conn: Connection, source: SourceConfig, new_slot: bool) -> Iterator[Finding]:
     state = slot.read_slot(conn, source.slot)
     if state is None:
         server = _one(conn, "introspect/server")
@@ -192,7 +195,8 @@ def _slot(conn: Connection, source: SourceConfig) -> Iterator[Finding]:
         return
     try:
         slot.require_ours(state)
-        slot.require_usable(state)
+        if not (new_slot and state.lost):
+            slot.require_usable(state)
     except SlotRefused as refused:
         yield Finding(Level.ERROR, f"slot {state.name!r}", refused.found, refused.remedy, SlotError)
         return
