@@ -106,6 +106,15 @@ def test_both_ways_of_replacing_follow_each_other(tmp_path: Path, with_pyiceberg
     assert {snapshot: _stored(ours, snapshot) for snapshot in seen} == seen
 
 
+def test_rows_replace_none(tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch) -> None:
+    """A `cdc init` after one that had failed printed a warning of pyiceberg, with the path of its source."""
+    access = _made(tmp_path / "lake")
+    for number, count in enumerate((0, 2, 0, 0, 3), 1):
+        _write(access, number, count)
+        assert _stored(access) == _rows(number, count)
+        assert _summary(access)["cdc.test"] == str(number)
+
+
 def test_a_manifest_says_which_file_was_replaced(tmp_path: Path, with_pyiceberg: pytest.MonkeyPatch) -> None:
     """Expiry finds by it what it may delete, and with which sequence number the file was added."""
     access = _made(tmp_path / "lake")

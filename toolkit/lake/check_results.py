@@ -153,7 +153,8 @@ def _replace(table: Table, data: pa.Table, summary: Mapping[str, str] | None = N
     properties = dict(summary or {})
     # pyiceberg would quietly repeat a lost commit on top of the winner. In memory only: not committed.
     table.metadata.properties["commit.retry.num-retries"] = "0"
-    if table.current_snapshot() is None:
+    held = table.current_snapshot()
+    if held is None or (held.summary is not None and held.summary["total-records"] == "0"):  # nothing is to be deleted
         table.append(data, snapshot_properties=properties)
     else:
         table.overwrite(data, snapshot_properties=properties)
