@@ -342,6 +342,11 @@ if logged <> '{}' then
       select jsonb_agg(g.xmin::text::int8 order by g.inhrelid)
       from pg_inherits as g
       where g.inhparent = to_regclass('cdc.change_log')
+    ),
+    'toasted', ( -- so has a part that was unlogged for a while: it has another TOAST table, which TRUNCATE leaves
+      select jsonb_agg(c.reltoastrelid::int8 order by c.oid)
+      from cdc.log_parts as g
+      join pg_class as c on c.oid = g.relid
     )
   )
   || case

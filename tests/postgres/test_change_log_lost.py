@@ -16,7 +16,7 @@ from tests.support_lake import plain_lake
 from tests.support_remedies import stepped
 from toolkit.cli import frame, main
 from toolkit.ops import diagnosis
-from toolkit.source import change_log, connection, slot
+from toolkit.source import change_log, connection, row_lines, slot
 from toolkit.values import config as configuration
 from toolkit.values.config import Config, TableConfig
 from toolkit.values.errors import HistoryDiverged, PreflightFailed
@@ -276,6 +276,46 @@ def test_init_attaches_a_part_again_with_its_rows(
     commands.repair(config)
     commands.drain(config)
     _require_right(config)
+
+
+@pytest.mark.parametrize(
+    ("blind", "seeing", "found"),
+    [
+        (
+            "alter table cdc.change_log_{0} set unlogged", "alter table cdc.change_log_{0} set logged",
+            "unlogged for a while",
+        ),
+        (
+            "alter publication cdc drop table cdc.change_log", "alter publication cdc add table cdc.change_log",
+            "no longer captured",
+        ),
+    ],
+    ids=["unlogged", "unpublished"],
+)  # fmt: skip
+def test_a_log_that_was_blind_for_a_while(
+    source: Config, plain_lake: Config, blind: str, seeing: str, found: str
+) -> None:
+    """Nothing saw it: the proofs of its tables were carried, and the check was green."""
+    sql(source, "create table public.q (id int primary key)")
+    config = _logged(source, plain_lake, ticks=False)
+    relids = {name: of(config, name).relid for name in "qrs"}
+    parts = range(3) if "{0}" in blind else [0]
+    with connection.connect(config.source) as conn:
+        before = row_lines.fingerprints(conn, config.source, list(relids.values()))
+        for number in range(4):  # each part is emptied
+            sql(config, *(f"insert into {name} values ({10 + number})" for name in "qrs"))
+            commands.drain(config)
+        assert row_lines.fingerprints(conn, config.source, list(relids.values())) == before
+        for part in parts:
+            sql(config, blind.format(part))
+        sql(config, *(f"insert into {name} values (70)" for name in "qrs"))
+        for part in parts:
+            sql(config, seeing.format(part))
+        after = row_lines.fingerprints(conn, config.source, list(relids.values()))
+    assert {name for name, relid in relids.items() if before[relid] != after[relid]} == {"r", "s"}
+    commands.drain(config)
+    assert {name: of(config, name).state for name in "qrs"} == {"q": "ok", "r": "stale", "s": "stale"}
+    assert all(found in str(of(config, name).reason) for name in "rs")
 
 
 def test_a_part_that_cannot_be_attached_is_named_with_what_to_run(source: Config, plain_lake: Config) -> None:

@@ -212,7 +212,7 @@ class _Comparison:
             was, now = json.loads(version.payload), json.loads(text)
             differ = _differences(was, now)
             # A snapshot lists triggers only if no event trigger reports their changes. The log has a rule of its own.
-            ruled = {"log", "attached", "kept"}
+            ruled = {"log", "attached", "toasted", "kept"}
             ruled |= set() if "triggers" in was and "triggers" in now else {"triggers"}
             changed = [key for key in differ if key not in ruled]
             if changed:

@@ -58,6 +58,8 @@ def changes_without_event(
         yield "the change log on the source was dropped and made again"
     elif "attached" in was and "attached" in now and was["attached"] != now["attached"]:
         yield "a part of the change log on the source was detached for a while"
+    elif "toasted" in was and "toasted" in now and was["toasted"] != now["toasted"]:
+        yield "a part of the change log on the source was rewritten, or unlogged for a while"
     elif "kept" in was and "kept" in now and was["kept"] != now["kept"]:
         yield "the trigger that records removed rows of the change log was altered"
     entries = {(publication, named): rest for publication, named, *rest in was.get("entries", ())}
