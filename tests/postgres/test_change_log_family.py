@@ -122,6 +122,23 @@ def test_statement_triggers_do_not_see_what_comes_through_a_family(log: Log) -> 
 
 
 @_ONE
+def test_a_drain_gives_no_triggers_to_a_table_that_init_refuses(log: Log) -> None:
+    """A new partitioned table and its partitions got statement triggers, which cost time and captured nothing."""
+    log.conn.execute("create table public.first (id int primary key)")
+    log = with_table(log, "public.*", triggers="statement")
+    log.install()
+    log.conn.execute(
+        "create table public.root (id int primary key) partition by range (id);"
+        "create table public.part partition of public.root for values from (0) to (10);"
+        "create table public.plain (id int primary key)"
+    )
+    assert {name for name, _, _ in change_log.refusals(log.conn, log.config.capture_rules)} == {
+        "public.root", "public.part",
+    }  # fmt: skip
+    assert change_log.recheck(log.conn, log.config.capture_rules) == ("public.plain",)
+
+
+@_ONE
 @pytest.mark.parametrize("triggers", ["row", "statement"])
 def test_copy_savepoints_and_the_replica_role_by_an_unprivileged_role(log: Log, database: str, triggers: str) -> None:
     app = f"app_{psycopg.conninfo.conninfo_to_dict(database)['dbname']}"

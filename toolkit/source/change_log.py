@@ -146,15 +146,16 @@ def recheck(conn: Connection, rules: CaptureRules) -> tuple[str, ...]:
 
     The catalog comparison saw them missing before, or sees the table added afterwards: changes in between become a gap.
     A table that REASSIGN OWNED gave to another role, which fires no event trigger, can then be read for its new owner.
-    No wait for a lock lasts longer than a second; a table that is busy is left to the next drain.
+    A table that `cdc init` refuses gets none. No wait for a lock lasts longer than a second; a table that is busy is
+    left to the next drain.
     """
     if not rules.uses_change_log:
         return ()
     whole = {row[0] for row in conn.execute(resources.load("changelog/whole")).fetchall()}
+    lacking = [r for r in selection.selected_relations(conn, rules) if r.relid not in whole and logged(rules, r)]
+    refused = {name for name, _, _ in refusals(conn, rules)} if lacking else ()
     repaired = []
-    for relation in selection.selected_relations(conn, rules):
-        if relation.relid in whole or not logged(rules, relation):
-            continue
+    for relation in (r for r in lacking if r.identifier not in refused):
         try:
             with (
                 locks.waiting(conn, f"repairing the triggers of {relation.identifier}", seconds=_LOCK_SECONDS),
@@ -205,7 +206,7 @@ def refusals(conn: Connection, rules: CaptureRules) -> Iterator[tuple[str, str, 
     role = conn.info.user
     for relation in selection.selected_relations(conn, rules):
         name = relation.identifier
-        if not logged(rules, relation):
+        if not logged(rules, relation) or relation.relid not in facts:  # it was created just now
             continue
         about = facts[relation.relid]
         chosen = rules.capture_of(relation.schema, relation.name)
