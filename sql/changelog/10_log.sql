@@ -678,8 +678,8 @@ $function$;
 -- those of foreign keys included: when a trigger changes the same row again, that change must be logged after the
 -- change that fired it. A partitioned table has no row triggers: they are on each partition, and stay there when the
 -- partition is attached or detached. The TRUNCATE trigger of a partitioned table shows that the table is logged
--- (cdc.guard_new). Other triggers for a table that is logged miss no row, since DROP TRIGGER locks it until the end of the
--- transaction. So no event shows it without triggers.
+-- (cdc.guard_new). A change of the triggers of a logged table misses no row, since DROP TRIGGER locks the table until
+-- the end of the transaction. So no event shows the table without triggers.
 create or replace function cdc.log_table(relid oid, by_statement bool)
 returns text[]
 language plpgsql
