@@ -62,6 +62,9 @@ def test_trap_082_a_new_table_under_a_captured_name_is_red(world: World) -> None
     log.drain()
     log.repair("public.t")
     world.exact("t")
+    world.sql("drop table t", "create table t (id int)", "insert into t values (4)")  # `cdc init` would leave it out
+    log.drain()
+    assert log.states()["public.t"].remedy == "alter table public.t replica identity full, then cdc init"
 
 
 def test_trap_083_a_shadow_swap_leaves_the_new_table_red(world: World) -> None:

@@ -375,6 +375,8 @@ def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableStat
                 reason = "its triggers are not all on it, or the change log is not whole or not published"
         else:
             reason, remedy = UNDER_ITS_NAME, back
+            if table.kind == "r" and not table.keyed and table.replica_identity != "f":  # `cdc init` leaves it out
+                remedy = f"alter table {table.identifier} replica identity full, then {back}"
         yield TableState(table.identifier, relid, State.STALE, reason, latest[relid].end_lsn, remedy)
 
 
