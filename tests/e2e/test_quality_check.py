@@ -210,6 +210,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
     assert "truncated" in (found["public.item"].reason or "")
     assert found["public.felt"].status == "not_taken"
     assert "altered while the check was taken" in (found["public.felt"].reason or "")
+    assert found["public.felt"].remedy == "cdc run"
     assert found["public.bag"].status == "identical"
     assert not report.green
 

@@ -275,8 +275,11 @@ class _Comparing:
         if taken.figures is None and taken.proof is None:
             return replace(result, reason=taken.reason, remedy="cdc check")
         if not source_rows.alike(comparison(table, 1), taken.plan):
-            reason = "the source's columns are not those of the log at this LSN: altered while the check was taken"
-            return replace(result, reason=reason, remedy="cdc check")
+            reason = (
+                "the source's columns are not those of the log at this LSN: altered while the check was taken,"
+                " or without a captured event"
+            )
+            return replace(result, reason=reason, remedy="cdc run")  # its drain compares the catalogs
         return None
 
     def _large(self, relid: int) -> bool:
