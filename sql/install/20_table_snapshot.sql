@@ -485,7 +485,7 @@ cross join lateral (
         )
     end as sent,
     jsonb_agg(
-      distinct jsonb_build_array(m.oid::int8, e.object::int8, e.entry::int8, e.stamp::text::int8)
+      distinct jsonb_build_array(m.oid::int8, e.object, e.entry::int8, e.stamp::text::int8)
     ) filter (where m.sends and e.entry is not null) as entries
   from (
     select
@@ -500,7 +500,7 @@ cross join lateral (
       g.pnnspid,
       g.oid as schema_entry,
       g.xmin as schema_stamp,
-      c.reltype as row_type,
+      u.relid as placed,
       (
         select d.xmin
         from pg_depend as d
@@ -518,11 +518,11 @@ cross join lateral (
   ) as m
   cross join lateral (
     values
-      (0::oid, m.oid, m.stamp),
-      (m.prrelid, m.rel_entry, m.rel_stamp),
-      (m.pnnspid, m.schema_entry, m.schema_stamp),
-      -- The table may also be named, so its place in the schema is an entry of its row type.
-      (m.row_type, case when m.prrelid is null then m.schema_entry end, m.move_stamp)
+      (0::int8, m.oid, m.stamp),
+      (m.prrelid::int8, m.rel_entry, m.rel_stamp),
+      (m.pnnspid::int8, m.schema_entry, m.schema_stamp),
+      -- The place of the table in this schema: in another one it has another place.
+      (m.pnnspid::int8 << 32 | m.placed::int8, case when m.prrelid is null then m.schema_entry end, m.move_stamp)
   ) as e (object, entry, stamp)
   where w.relkind in ('r', 'p')
     and w.relpersistence = 'p'
