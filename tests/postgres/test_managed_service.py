@@ -14,9 +14,9 @@ from tests.support_postgres import run_sql
 from toolkit.ops import status_report
 from toolkit.rawlog.states import table_states
 from toolkit.source import connection, row_lines
-from toolkit.values.config import Config
+from toolkit.values.config import Config, TableConfig
 from toolkit.values.errors import PreflightFailed
-from toolkit.values.modes import NewTables, Selection
+from toolkit.values.modes import Capture, NewTables, Selection, Triggers
 from toolkit.values.resources import load
 
 __all__ = ["plain_lake"]
@@ -123,3 +123,19 @@ def test_a_table_that_left_a_published_schema_for_a_while_is_stale(source: Confi
     states = {s.table: s for s in table_states(ledger_of(config))}
     assert {name for name, s in states.items() if not s.comparable} == {"public.t"}
     run_sql(source, "drop publication theirs", "drop schema far cascade")
+
+
+def test_another_kind_of_triggers_is_a_doubt_where_no_event_says_when(keeper: Config) -> None:
+    chosen = keeper.source.model_copy(update={"capture": Capture.CHANGE_LOG, "tables": ("public.t",)})
+    config = keeper.model_copy(update={"source": chosen.model_copy(update={"new_tables": NewTables.PROPOSE})})
+    commands.init(config)
+    commands.drain(config)
+    assert [s.state for s in table_states(ledger_of(config))] == ["ok"]
+    statement = {"public.t": TableConfig(triggers=Triggers.STATEMENT)}
+    config = config.model_copy(update={"table": statement})
+    commands.init(config)
+    commands.drain(config)
+    (state,) = table_states(ledger_of(config))
+    assert "triggers" in str(state.reason) and state.remedy == "cdc repair public.t"
+    commands.repair(config)
+    assert [s.comparable for s in table_states(ledger_of(config))] == [True]
