@@ -248,12 +248,12 @@ def _new_tables_sql(rules: CaptureRules, *, ticks: bool) -> str:
     source = rules.source
     if source.new_tables == NewTables.PROPOSE or source.own is None or source.capture != Capture.SLOT or ticks:
         return f"delete from cdc.settings where slot = '{source.slot}' and name = 'new_tables';\n"
-    exclude, first = [*map(postgres_regex, source.exclude)], ""
+    exclude, earlier = [*map(postgres_regex, source.exclude)], ""
     for name, table in rules.table.items():  # the first pattern that matches decides
         if table.capture in (Capture.CHANGE_LOG, Capture.SCHEMA):
-            exclude.append(first + postgres_regex(name))
+            exclude.append(earlier + postgres_regex(name))
         else:
-            first += f"(?!{postgres_regex(name)})"
+            earlier += f"(?!{postgres_regex(name)})"
     chosen = {"publication": source.own, "tables": [*map(postgres_regex, source.tables)], "exclude": exclude}
     return (
         "insert into cdc.settings (slot, name, value)"

@@ -125,7 +125,7 @@ class LimitsConfig(Section):
 
 
 class _Variables(EnvSettingsSource):
-    """The environment. `CDC_ROOT` is of another program: `root` is the folder of the file."""
+    """The environment, but for `CDC_ROOT`, which another program may use: `root` is the folder of the file."""
 
     def __call__(self) -> dict[str, Any]:
         return {key: value for key, value in super().__call__().items() if key != "root"}
@@ -270,7 +270,7 @@ def _variable(place: tuple[int | str, ...]) -> str | None:
     """Describe the variable that has the value of a key; None if the file has it."""
     given = {name.lower(): name for name, value in os.environ.items() if value}
     parts = [str(part).lower() for part in place]
-    counts = range(len(parts), min(1, len(parts) - 1), -1)  # a whole section has no key that is wrong
+    counts = range(len(parts), min(1, len(parts) - 1), -1)  # one name alone is a section of the wrong type
     names = ("__".join(["cdc_" + parts[0], *parts[1:count]]) for count in counts)
     return next((f"variable {given[name]}" for name in names if name in given), None)
 
