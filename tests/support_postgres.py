@@ -27,6 +27,8 @@ from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from toolkit.demo.server import EmbeddedServer
+from toolkit.quality import source_rows
+from toolkit.source.connection import Connection
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 
 #: Bytes of a page of the WAL, and of its header: short, or long at the start of a segment.
@@ -145,6 +147,11 @@ def tcp_conninfo(server: EmbeddedServer, password: str | None = None) -> str:
     """Libpq conninfo over 127.0.0.1 with the password in it."""
     secret = server.password if password is None else password
     return make_conninfo(host="127.0.0.1", port=server.port, user=server.user, dbname="postgres", password=secret)
+
+
+def fingerprints(conn: Connection) -> dict[int, str]:
+    """What a check compares before it carries the proof of a table, by relid."""
+    return {relid: fingerprint for relid, (_, fingerprint) in source_rows.described(conn).items()}
 
 
 def drop_database(admin: psycopg.Connection[tuple[object, ...]], name: str) -> None:

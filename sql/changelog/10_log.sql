@@ -571,6 +571,13 @@ exception
   when others then
     raise warning 'cdc-toolkit: a change of % is not in the change log: %', relid::regclass, failure
       using hint = format('run: cdc init, then cdc repair ''%s''', replace(relid::regclass::text, '''', '''"''"'''));
+    begin -- it changes the state of capture, so the next drain makes every table stale
+      insert into cdc.settings (name, value)
+      values ('lost ' || pg_current_xact_id(), convert_to(format('change of table %s', relid), 'UTF8'))
+      on conflict do nothing;
+    exception
+      when others then null;
+    end;
 end
 $function$;
 
@@ -679,7 +686,7 @@ $function$;
 -- change that fired it. A partitioned table has no row triggers: they are on each partition, and stay there when the
 -- partition is attached or detached. The TRUNCATE trigger of a partitioned table shows that the table is logged
 -- (cdc.guard_new). A change of the triggers of a logged table misses no row, since DROP TRIGGER locks the table until
--- the end of the transaction. So no event shows the table without triggers.
+-- the end of the transaction. So one event shows the table, with the triggers that it has then.
 create or replace function cdc.log_table(relid oid, by_statement bool)
 returns text[]
 language plpgsql
@@ -721,6 +728,11 @@ begin
     end loop;
   end loop;
   perform cdc.own_reader(relid);
+  if is_logged and done <> '{}' and exists (select from pg_event_trigger as t where t.evtname like '\_cdc\_0\_%') then
+    perform cdc.emit('ddl_command_end', jsonb_build_object( -- the log gets to know the other triggers
+      'tag', 'ALTER TABLE', 'nested', true, 'tables', jsonb_build_array(relid::int8)
+    ));
+  end if;
   return done;
 end
 $function$;

@@ -140,6 +140,28 @@ begin
 end
 $function$;
 
+-- Return the place of each of these tables in its parent. A partition that was detached and attached again has another
+-- row version.
+create or replace function cdc.places(relids oid[])
+returns jsonb
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  return (
+    select coalesce(
+      jsonb_agg(
+        jsonb_build_array(h.inhrelid::int8, h.inhparent::int8, h.xmin::text::int8) order by h.inhrelid, h.inhparent
+      ),
+      '[]'
+    )
+    from pg_inherits as h
+    where h.inhrelid = any (relids) and not h.inhdetachpending
+  );
+end
+$function$;
+
 -- Return what the publications that send a table send of it together, as pgoutput merges them.
 create or replace function cdc.sent_by(relid oid, publications jsonb)
 returns jsonb
@@ -347,6 +369,12 @@ if logged <> '{}' then
       select jsonb_agg(c.reltoastrelid::int8 order by c.oid)
       from cdc.log_parts as g
       join pg_class as c on c.oid = g.relid
+    ),
+    'moved', ( -- and a part that was in another schema for a while: SET SCHEMA writes this row
+      select jsonb_agg(d.xmin::text::int8 order by d.objid)
+      from cdc.log_parts as g
+      join pg_depend as d on d.objid = g.relid and d.classid = 'pg_class'::regclass and d.objsubid = 0
+      where d.refclassid = 'pg_namespace'::regclass
     )
   )
   || case
@@ -378,6 +406,10 @@ if logged <> '{}' then
       from unnest(publications) as p
       cross join cdc.log_parts as g
       join pg_publication_rel as r on r.prpubid = p.oid and r.prrelid = g.relid
+      union all
+      select g.pnpubid, g.pnnspid, g.oid, g.xmin
+      from unnest(publications) as p
+      join pg_publication_namespace as g on g.pnpubid = p.oid and g.pnnspid = 'cdc'::regnamespace
     ) as e
   );
 end if;
@@ -438,10 +470,12 @@ select
   || case when s.list is null then '{}' else jsonb_build_object('strays', s.list) end
   || case when s.guards is null then '{}' else jsonb_build_object('guards', s.guards) end
   || case
-    -- Without event triggers no event shows that a trigger of the change log was disabled or replaced. Its row version
-    -- does.
-    when not l.is_logged or exists (select from pg_event_trigger as t where t.evtname like '\_cdc\_0\_%') then '{}'
-    else jsonb_build_object(
+    when w.relispartition or w.relkind = 'p' then jsonb_build_object('places', cdc.places(b.lineage || b.partitions))
+    else '{}'
+  end
+  || case
+    when not l.is_logged then '{}'
+    else jsonb_build_object( -- the row version of a trigger shows that it was disabled or replaced for a while
       'triggers',
       (
         select jsonb_agg(jsonb_build_array(t.oid::int8, t.xmin::text) order by t.oid)
@@ -621,6 +655,7 @@ revoke all on function cdc.key_index(oid) from public;
 revoke all on function cdc.partitions_below(oid) from public;
 revoke all on function cdc.strays(oid, oid[]) from public;
 revoke all on function cdc.guards_of(oid[]) from public;
+revoke all on function cdc.places(oid[]) from public;
 revoke all on function cdc.sent_by(oid, jsonb) from public;
 revoke all on function cdc.type_details(oid) from public;
 revoke all on function cdc.table_snapshots(oid[]) from public;

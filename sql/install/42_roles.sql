@@ -115,6 +115,7 @@ begin
         ('execute', 'function cdc.key_index(oid)', true, false),
         ('execute', 'function cdc.naming_types()', true, false),
         ('execute', 'function cdc.partitions_below(oid)', true, false),
+        ('execute', 'function cdc.places(oid[])', true, false),
         ('execute', 'function cdc.strays(oid, oid[])', true, false),
         ('execute', 'function cdc.sent_by(oid, jsonb)', true, false),
         ('execute', 'function cdc.type_details(oid)', true, false),

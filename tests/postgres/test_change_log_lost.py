@@ -13,10 +13,11 @@ from click.testing import CliRunner
 from tests import commands
 from tests.postgres.test_snapshot_log import at, current, of, on_source, sql
 from tests.support_lake import plain_lake
+from tests.support_postgres import fingerprints
 from tests.support_remedies import stepped
 from toolkit.cli import frame, main
 from toolkit.ops import diagnosis
-from toolkit.source import change_log, connection, row_lines, slot
+from toolkit.source import change_log, connection, slot
 from toolkit.values import config as configuration
 from toolkit.values.config import Config, TableConfig
 from toolkit.values.errors import HistoryDiverged, PreflightFailed
@@ -301,17 +302,17 @@ def test_a_log_that_was_blind_for_a_while(
     relids = {name: of(config, name).relid for name in "qrs"}
     parts = range(3) if "{0}" in blind else [0]
     with connection.connect(config.source) as conn:
-        before = row_lines.fingerprints(conn, config.source, list(relids.values()))
+        before = fingerprints(conn)
         for number in range(4):  # each part is emptied
             sql(config, *(f"insert into {name} values ({10 + number})" for name in "qrs"))
             commands.drain(config)
-        assert row_lines.fingerprints(conn, config.source, list(relids.values())) == before
+        assert fingerprints(conn) == before
         for part in parts:
             sql(config, blind.format(part))
         sql(config, *(f"insert into {name} values (70)" for name in "qrs"))
         for part in parts:
             sql(config, seeing.format(part))
-        after = row_lines.fingerprints(conn, config.source, list(relids.values()))
+        after = fingerprints(conn)
     assert {name for name, relid in relids.items() if before[relid] != after[relid]} == {"r", "s"}
     commands.drain(config)
     assert {name: of(config, name).state for name in "qrs"} == {"q": "ok", "r": "stale", "s": "stale"}

@@ -10,10 +10,10 @@ from psycopg.conninfo import make_conninfo
 from tests import commands
 from tests.support_lake import plain_lake
 from tests.support_ledger import ledger_of
-from tests.support_postgres import run_sql
+from tests.support_postgres import fingerprints, run_sql
 from toolkit.ops import status_report
 from toolkit.rawlog.states import table_states
-from toolkit.source import connection, row_lines
+from toolkit.source import connection
 from toolkit.values.config import Config, TableConfig
 from toolkit.values.errors import PreflightFailed
 from toolkit.values.modes import Capture, NewTables, Selection, Triggers
@@ -110,14 +110,14 @@ def test_a_table_that_left_a_published_schema_for_a_while_is_stale(source: Confi
     commands.init(config)
     relids = {state.table: state.relid for state in table_states(ledger_of(config))}
     with connection.connect(config.source) as conn:
-        before = row_lines.fingerprints(conn, config.source, list(relids.values()))
+        before = fingerprints(conn)
         run_sql(
             config,
             "alter table public.t set schema far", "update far.t set v = 'unsent'",
             "alter table far.t set schema public",
             "alter table public.root_1 set (fillfactor = 90)", "grant select on public.root_1 to public",
         )  # fmt: skip
-        after = row_lines.fingerprints(conn, config.source, list(relids.values()))
+        after = fingerprints(conn)
     assert {name for name, relid in relids.items() if before[relid] != after[relid]} == {"public.t"}
     commands.drain(config)
     states = {s.table: s for s in table_states(ledger_of(config))}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 #: Keys of a snapshot that `ddl.changes_without_event` compares.
-_EXPLAINED = ("entries", "guards", "stamps", "storage")
+_EXPLAINED = ("entries", "guards", "places", "stamps", "storage")
 _LOCK_SECONDS = 2  # longest wait for DDL that has not committed
 
 
@@ -211,9 +211,8 @@ class _Comparison:
                 continue
             was, now = json.loads(version.payload), json.loads(text)
             differ = _differences(was, now)
-            # A snapshot lists triggers only if no event trigger reports their changes. The log has a rule of its own.
-            ruled = {"log", "attached", "toasted", "kept"}
-            ruled |= set() if "triggers" in was and "triggers" in now else {"triggers"}
+            # The log has a rule of its own. Earlier versions did not list triggers.
+            ruled = ddl.OF_THE_LOG.keys() | (set() if "triggers" in was and "triggers" in now else {"triggers"})
             changed = [key for key in differ if key not in ruled]
             if changed:
                 reason = f"the catalog differs from the captured DDL in {', '.join(changed)}: it was changed without"
@@ -275,7 +274,7 @@ class _Comparison:
 
 def _moved(was: dict[str, Any], now: dict[str, Any]) -> bool:
     """Return whether the log needs the new state of what differs, although nothing is unexplained."""
-    if any(was.get(key) != now.get(key) for key in ("entries", "guards")):
+    if any(was.get(key) != now.get(key) for key in ("entries", "guards", "places")):
         return True
     return ddl.toast_tables(was) != ddl.toast_tables(now)
 

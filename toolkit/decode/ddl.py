@@ -22,6 +22,14 @@ REWRITE_PERSISTENCE, REWRITE_DEFAULT, REWRITE_TYPE, REWRITE_ACCESS_METHOD = 1, 2
 
 #: Why a table is stale whose entry of a publication is another than the captured events explain.
 UNEXPLAINED_PLACE = "its place in a publication was altered without a captured event, if only for a while"
+#: Keys of a snapshot for the change log, and why a table is stale if one differs.
+OF_THE_LOG = {
+    "log": "the change log on the source was dropped and made again",
+    "attached": "a part of the change log on the source was detached for a while",
+    "toasted": "a part of the change log on the source was rewritten, or unlogged for a while",
+    "moved": "a part of the change log on the source was in another schema for a while",
+    "kept": "the trigger that records removed rows of the change log was altered",
+}
 _SQL_CAP = 10_000
 _NAME = r'(?:"(?:[^"]|"")+"|[\w$]+)'
 _ALTER_TABLE = re.compile(
@@ -54,19 +62,12 @@ def changes_without_event(
     """
     if "log" in was and not now.get("published", True):
         yield "it is no longer captured by the change log"
-    elif "log" in was and "log" in now and was["log"] != now["log"]:
-        yield "the change log on the source was dropped and made again"
-    elif "attached" in was and "attached" in now and was["attached"] != now["attached"]:
-        yield "a part of the change log on the source was detached for a while"
-    elif "toasted" in was and "toasted" in now and was["toasted"] != now["toasted"]:
-        yield "a part of the change log on the source was rewritten, or unlogged for a while"
-    elif "kept" in was and "kept" in now and was["kept"] != now["kept"]:
-        yield "the trigger that records removed rows of the change log was altered"
-    entries = {(publication, named): rest for publication, named, *rest in was.get("entries", ())}
-    for publication, named, *rest in now.get("entries", ()):
-        if entries.get((publication, named), rest) != rest and rest[-1] not in own:
-            yield UNEXPLAINED_PLACE
-            break
+    elif differ := [key for key in OF_THE_LOG if key in was and key in now and was[key] != now[key]]:
+        yield OF_THE_LOG[differ[0]]
+    if _replaced("entries", was, now, own):
+        yield UNEXPLAINED_PLACE
+    if _replaced("places", was, now, own):
+        yield "a partition was detached for a while without a captured event"
     if "stamps" not in was or "stamps" not in now:
         return  # the log was written by a version without these keys
     before, after = ({c["attnum"]: c for c in snapshot["columns"]} for snapshot in (was, now))
@@ -93,6 +94,12 @@ def changes_without_event(
             return
 
 
+def _replaced(key: str, was: dict[str, Any], now: dict[str, Any], own: Collection[int]) -> bool:
+    """Return whether a row of the catalog between two objects, which both snapshots have, was written in between."""
+    before = {(one, other): rest for one, other, *rest in was.get(key, ())}
+    return any(before.get((one, other), rest) != rest and rest[-1] not in own for one, other, *rest in now.get(key, ()))
+
+
 def _unguarded(was: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
     """Find partitions with another file, if the trigger that captures TRUNCATE was not there all the time."""
     if "guards" not in was or "guards" not in now:
@@ -111,7 +118,7 @@ def is_another_state(was: dict[str, Any], now: dict[str, Any], *, own: Collectio
 
     A partition gets such an entry when its root moves to a schema that is published, and a new file by VACUUM FULL.
     """
-    apart = ("entries", "guards", "storage")
+    apart = ("entries", "guards", "places", "storage")
     if {**was, **dict.fromkeys(apart)} != {**now, **dict.fromkeys(apart)}:
         return True
     return any(changes_without_event(was, now, own=own))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,21 +32,36 @@ class Taken:
     proof: Proof | None = None  # the proof to build on: the table is read when the log has given the keys
 
 
+def described(conn: Connection) -> dict[int, tuple[TableVersion, str]]:
+    """Read the published tables in the snapshot of `conn`, by relid, each with a fingerprint of the catalogs.
+
+    The fingerprint is of all that a drain compares: the whole table snapshot, and the state of capture. It is equal in
+    two snapshots unless changes may have bypassed the log.
+    """
+    from toolkit.source import catalog, guard
+
+    with conn.transaction(force_rollback=True):  # which releases the locks that the server takes to print a default
+        capture, found = guard.capture_state(conn), catalog.snapshot_json(conn)
+    return {
+        relid: (TableVersion.from_json(json.loads(text)), hashlib.sha256(f"{capture} {text}".encode()).hexdigest())
+        for relid, text in found.items()
+    }
+
+
 def take(source: Source, check: CheckConfig, wanted: set[int], proofs: Mapping[int, Proof]) -> dict[int, Taken]:
     """Read the figures of the published tables in the snapshot, by relid: of all, or of `wanted` and their partitions.
 
     Tables with a proof to build on are left out: the keys to read are known only after the drain.
     """
-    from toolkit.source import catalog, locks, row_lines
+    from toolkit.source import catalog, locks
 
     taken: dict[int, Taken] = {}
     with source.second_connection() as other:
         locks.limit(other, seconds=source.access.cut_seconds)
         chosen = catalog.with_partitions(other, wanted)
-        tables = [t for t in catalog.published_tables(other) if not wanted or t.relid in chosen]
-        fingerprints = row_lines.fingerprints(source.conn, source.access.config, [t.relid for t in tables])
-        for table in progress.each("reading the source", "tables", tables):
-            found = Taken(comparison(table, check.buckets), None, None, fingerprints.get(table.relid))
+        tables = [one for relid, one in described(source.conn).items() if not wanted or relid in chosen]
+        for table, fingerprint in progress.each("reading the source", "tables", tables):
+            found = Taken(comparison(table, check.buckets), None, None, fingerprint)
             proof = proofs.get(table.relid)
             # The text of some columns changes with other objects, which leaves no trace in log and fingerprint.
             if proof is not None and proof.fingerprint == found.fingerprint and not table.borrowing:

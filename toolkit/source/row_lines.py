@@ -83,12 +83,6 @@ def own_snapshot(source: SourceConfig, *, cut_seconds: float) -> Iterator[Sessio
         yield conn
 
 
-def fingerprints(conn: Session, source: SourceConfig, relids: Sequence[int]) -> dict[int, str]:
-    """Read a digest of each table by relid; it is equal in two snapshots unless changes may have bypassed the log."""
-    parameters = {"relids": list(relids), "publications": list(source.publications)}
-    return dict(conn.execute(load("parity/fingerprints"), parameters).fetchall())
-
-
 def estimated_rows(conn: Session, relid: int) -> int | None:
     """Return the server's estimate of a table's rows; None before its first ANALYZE. Waits for no lock."""
     row = conn.execute(load("parity/estimated_rows"), {"relid": relid}).fetchone()
