@@ -33,7 +33,8 @@ def bind(index: int, message: Relation, version: SchemaVersion | TableVersion | 
         return None
     absent = tuple(sorted(column.attnum for column in columns.values()))
     schema_id = version.schema_id if isinstance(version, SchemaVersion) else None
-    return Binding(index, table.relid, tuple(attnums), table.width, schema_id, absent)
+    key = table.key_attnums if table.keyed else ()
+    return Binding(index, table.relid, tuple(attnums), table.width, schema_id, absent, key=key)
 
 
 def log_binding(index: int, message: Relation) -> Binding:

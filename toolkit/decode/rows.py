@@ -29,7 +29,7 @@ from toolkit.decode.stream import (
     release,
     scan_run,
 )  # fmt: skip
-from toolkit.decode.task import UNREAD, Binding, DecodeTask
+from toolkit.decode.task import OTHER_IDENTITY, UNREAD, Binding, DecodeTask
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.rawlog.event import Gap, Kind, Origin
 from toolkit.values.errors import DecodeError
@@ -79,12 +79,14 @@ def decode_rows(spool: str | Bytes, task: DecodeTask) -> Iterator[pa.RecordBatch
             if binding.kind == UNREAD:
                 continue
             for chunk in _chunks(stream.offsets, part):
-                batch = _batch(stream, task, binding, chunk)
+                batch, unnamed = _batch(stream, task, binding, chunk)
                 if binding.kind == "log":
                     yield from logged_rows.unfold(batch, chunk, task)
                 else:
                     yield batch
                     yield from _lacking(batch)
+                    if len(unnamed):
+                        yield from _gap_at(batch.slice(int(unnamed[0]), 1).to_pylist()[0], OTHER_IDENTITY)
                 release(stream.data)
 
 
@@ -114,7 +116,8 @@ def _chunks(offsets: Ints, rows: Ints) -> Iterator[Ints]:
         first = last
 
 
-def _batch(stream: Stream, task: DecodeTask, binding: Binding, rows: Ints) -> pa.RecordBatch:
+def _batch(stream: Stream, task: DecodeTask, binding: Binding, rows: Ints) -> tuple[pa.RecordBatch, Ints]:
+    """Decode rows of one layout. Return also the places of rows whose old key lacks a column of the table's key."""
     base = stream.offsets[rows[0]]
     data = stream.data[base : stream.offsets[rows[-1] + 1]]
     start, end = stream.offsets[rows] - base, stream.offsets[rows + 1] - base
@@ -144,6 +147,8 @@ def _batch(stream: Stream, task: DecodeTask, binding: Binding, rows: Ints) -> pa
         # Old images are flattened before they are logged, so this cannot happen.
         raise _misfit(stream, binding, rows[old_rows], (old.kinds == _UNCHANGED).any(axis=1))
 
+    in_key = np.isin(binding.attnums, binding.key)
+    unnamed = old_rows[(marker[old_rows] == ord("K")) & (old.kinds[:, in_key] == _NULL).any(axis=1)]
     count, transactions = len(rows), np.searchsorted(stream.begins, rows, "right") - 1
     chars = np.concatenate([ops, marker[old_rows]])
     arrays = [
@@ -167,7 +172,7 @@ def _batch(stream: Stream, task: DecodeTask, binding: Binding, rows: Ints) -> pa
         _same(binding.absent, count),
         pa.nulls(count, pa.string()),
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+    return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA), unnamed
 
 
 def _lacking(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -184,6 +189,11 @@ def _lacking(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         f"an update brought a row inside the row filter, and its unchanged large value in column {columns} was not sent"
         " (it is under REPLICA IDENTITY FULL)"
     )
+    yield from _gap_at(row, reason)
+
+
+def _gap_at(row: dict[str, Any], reason: str) -> Iterator[pa.RecordBatch]:
+    """Return a gap in the place of a row."""
     place = ("batch_id", "generation", "commit_lsn", "ordinal", "end_lsn", "lsn", "xid", "origin", "relid")
     gap = Event(**{name: row[name] for name in place}, kind=Kind.GAP, payload=Gap(reason, "cdc repair").to_json())
     yield from to_arrow([gap]).to_batches()

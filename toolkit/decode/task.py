@@ -9,6 +9,8 @@ from toolkit.rawlog.event import Kind
 
 #: Kind of a layout whose rows are not read: those of the toolkit's own tables on the source.
 UNREAD = "unread"
+#: Why a table is stale of which the server identified rows otherwise than the schema version says.
+OTHER_IDENTITY = "its rows were identified by another replica identity, without a captured event"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class Binding:
     #: Kind of the events: row, logged (the slot captures the table too), or log (rows of the change log itself). Also
     #: `UNREAD`.
     kind: str = Kind.ROW
+    key: tuple[int, ...] = ()  # attnums in every old key
 
 
 @dataclass(frozen=True, slots=True, eq=False)

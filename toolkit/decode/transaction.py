@@ -14,7 +14,7 @@ from toolkit.decode.ddl_message import APART_PREFIX, BEACON_PREFIX, DDL_PREFIX, 
 from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, OWN_NAME, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Message, Relation, Truncate
 from toolkit.decode.plan_state import PlanState
-from toolkit.decode.task import UNREAD, Binding
+from toolkit.decode.task import OTHER_IDENTITY, UNREAD, Binding
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Baseline, Captured, Gap, GapReasons, Kind, Origin, StreamMessage, Truncated
@@ -468,18 +468,18 @@ class Transaction:
                     binding = bind(index, message, version)
         if binding is None:
             binding = self._quarantine(index, message, "the schema version known here does not have these columns")
+        elif version is not None:
+            identity, sent = message.replica_identity, {c.name: c.key for c in message.columns}
+            if not version.table.identified_by(identity, sent):
+                self._gap(index, relid, OTHER_IDENTITY)
         layouts.add(binding, message)
 
     def _quarantine(self, index: int, message: Relation, reason: str) -> Binding:
         """Keep the rows unchanged, by position, and record that their columns are unknown."""
-        detail: dict[str, Any] = {
-            "name": f"{message.schema}.{message.name}",
-            "columns": [c.name for c in message.columns],
-        }
+        detail = {"name": f"{message.schema}.{message.name}", "columns": [c.name for c in message.columns]}
         known = message.relid in self.planner.versions
-        if known or not self._roots(
-            message.relid
-        ):  # otherwise this is a partition, and the root that sends its rows is published as well
+        # Otherwise this is a partition, and the root that sends its rows is published as well.
+        if known or not self._roots(message.relid):
             self._gap(index, message.relid, reason if known else "rows of a table without a schema version", **detail)
         count = len(message.columns)
         return Binding(index, message.relid, tuple(range(1, count + 1)), count, None)

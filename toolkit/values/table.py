@@ -186,6 +186,17 @@ class TableVersion:
         """Return whether rows are identified by a key. A table without one is a bag."""
         return self.replica_identity in "di" and bool(self.key_attnums)
 
+    def identified_by(self, identity: str, sent: Mapping[str, bool]) -> bool:
+        """Return whether rows have this replica identity; `sent` says by name which columns belong to it.
+
+        Sessions that write to a partition alone do not wait for DDL of its root, so a root may have had another one.
+        """
+        if self.kind == "p":
+            return True
+        if not {identity, self.replica_identity} <= {"d", "i"}:
+            return identity == self.replica_identity
+        return all(sent.get(c.name) in (None, c.attnum in self.key_attnums) for c in self.columns)
+
     @property
     def width(self) -> int:
         """Return the length of an image array: the largest live attnum."""
