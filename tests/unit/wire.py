@@ -36,7 +36,9 @@ def commit(commit_lsn: int, end_lsn: int) -> bytes:
 
 
 def relation(relid: int, columns: Sequence[tuple[str, int]], name: str = "t") -> bytes:
-    body = b"".join(b"\0" + column.encode() + b"\0" + struct.pack(">Ii", oid, -1) for column, oid in columns)
+    # Rows are identified by the first column, as in `table`.
+    parts = ((b"\0" if number else b"\1", *column) for number, column in enumerate(columns))
+    body = b"".join(key + column.encode() + b"\0" + struct.pack(">Ii", oid, -1) for key, column, oid in parts)
     return (
         b"R" + struct.pack(">I", relid) + b"public\0" + name.encode() + b"\0d" + struct.pack(">h", len(columns)) + body
     )
