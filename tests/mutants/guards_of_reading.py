@@ -369,7 +369,7 @@ GUARDS_OF_READING = (
     Guard(
         "the partition that came back",
         "toolkit/decode/ddl.py",
-        'if _replaced("places", was, now, own):',
+        'if _replaced("places", was, now):',
         "if False:",
         f"{_UNSEEN}test_a_change_that_no_event_reports_is_found",
     ),

@@ -203,6 +203,19 @@ def test_a_change_of_the_log_is_found_with_event_triggers_too(world: World, name
     world.exact("t")
 
 
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
+def test_a_detached_partition_is_found_in_a_log_of_an_earlier_version(world: World) -> None:
+    """Its snapshots do not say when a partition was attached. The next drain adds that."""
+    log = world.start(*ROOT)
+    for event in (event for event in log.events if event["kind"] == "schema"):
+        event["payload"] = json.dumps({k: v for k, v in json.loads(event["payload"]).items() if k != "places"})
+    log.drain()
+    assert world.stale() == {}
+    world.sql("set event_triggers = off", *_UNSEEN["a partition is detached for a while"].changes)
+    log.drain()
+    assert _DETACHED in world.stale()["public.r"]
+
+
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_a_proof_is_carried_where_nothing_bypassed_the_log(world: World) -> None:
     log = world.start(*PAIR, *ROOT)

@@ -59,15 +59,18 @@ def take(source: Source, check: CheckConfig, wanted: set[int], proofs: Mapping[i
     with source.second_connection() as other:
         locks.limit(other, seconds=source.access.cut_seconds)
         chosen = catalog.with_partitions(other, wanted)
-        tables = [one for relid, one in described(source.conn).items() if not wanted or relid in chosen]
-        for table, fingerprint in progress.each("reading the source", "tables", tables):
-            found = Taken(comparison(table, check.buckets), None, None, fingerprint)
-            proof = proofs.get(table.relid)
+        found = {r: one for r, one in described(source.conn).items() if not wanted or r in chosen}
+        for relid, (table, fingerprint) in found.items():
+            proof = proofs.get(relid)
             # The text of some columns changes with other objects, which leaves no trace in log and fingerprint.
-            if proof is not None and proof.fingerprint == found.fingerprint and not table.borrowing:
-                taken[table.relid] = replace(found, proof=proof)
-            else:
-                taken[table.relid] = read_whole(source, other, found)
+            if proof is not None and proof.fingerprint == fingerprint and not table.borrowing:
+                taken[relid] = Taken(comparison(table, check.buckets), None, None, fingerprint, proof)
+        tables = catalog.published_tables(other) if found.keys() - taken.keys() else ()
+        tables = tuple(t for t in tables if t.relid not in taken and (not wanted or t.relid in chosen))
+        for table in progress.each("reading the source", "tables", tables):
+            at_cut = found[table.relid][1] if table.relid in found else None
+            plan = comparison(table, check.buckets)
+            taken[table.relid] = read_whole(source, other, Taken(plan, None, None, at_cut))
     return taken
 
 
