@@ -71,7 +71,7 @@ _STAGES = (
     ("check", "reading the source"),
     ("check", "public.one"),
     ("check", "comparing"),
-    ("check", "reading 3 tables of the lake"),
+    ("check", "reading small tables of the lake"),
     ("check", "publishing"),
     ("run", "starting Spark"),
     ("run", "building"),
@@ -82,7 +82,7 @@ _STAGES = (
     ("check --against {database}", "comparing"),
     ("ddl lint {folder}/change.sql", "copying the schema of the source"),
     ("ddl lint {folder}/change.sql", "trying the script"),
-    ("rows public.one", "starting Spark"),
+    ("rows public.one", "reading public.one"),
     ("models sync", "cdc models sync"),
     ("status", "cdc status"),
     ("doctor", "cdc doctor"),
@@ -97,7 +97,8 @@ def test_ctrl_c_in_each_stage_of_each_command(database: str, tmp_path: Path, see
     moments = random.Random(seed)
     both = '[table."public.both"]\ncapture = "both"\n'
     (tmp_path / "cdc.toml").write_text(f"[source]\nconninfo = {json.dumps(database)}\n{both}", encoding="utf-8")
-    (tmp_path / "change.sql").write_text("alter table public.one add column x int;\n" * 2, encoding="utf-8")
+    adds = "alter table public.one add column x int;\nalter table public.one add column y int;\n"
+    (tmp_path / "change.sql").write_text(adds, encoding="utf-8")
     with psycopg.connect(database, autocommit=True) as conn:
         for name in ("one", "two", "both"):
             conn.execute(f"create table public.{name} (id int primary key, n int)".encode())

@@ -175,3 +175,11 @@ def test_what_the_queries_used_returns_to_the_system(
     monkeypatch.setattr(freed_memory, "return_freed", lambda: done.append("returned"))
     assert small_lines.figures(spark, lake.lake_access, [_side(lake, plan) for plan in plans]).keys() == {1, 2}
     assert done == ["query", "returned"]  # the last query too, of the tables that are left
+
+
+def test_no_stage_is_shown_for_no_large_tables(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check of small tables said that it reads 0 tables of the lake."""
+    shown: list[str] = []
+    monkeypatch.setattr(progress, "stage", lambda what, *_: shown.append(what))
+    assert row_lines.figures(spark, []) == {}
+    assert not shown

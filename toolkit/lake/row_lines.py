@@ -151,6 +151,8 @@ def query(spark: SparkSession, text: str) -> DataFrame:
 
 def figures(spark: SparkSession, sides: Sequence[Side]) -> dict[int, Figures]:
     """Return the figures of every bucket that has rows, by relid, in as few jobs as the tables allow."""
+    if not sides:  # all of them were small
+        return {}
     found: dict[int, dict[int, BucketFigures]] = {side.plan.table.relid: {} for side in sides}
     with progress.stage(f"reading {len(sides)} tables of the lake", "tables", len(sides)) as stage:
         for job in _jobs(sides):
