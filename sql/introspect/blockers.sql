@@ -1,6 +1,6 @@
 -- The transactions that a new slot must wait for, oldest first.
 select
-  a.pid::text,
+  'pid ' || a.pid::text,
   coalesce(a.usename, '') as role,
   coalesce(a.application_name, '') as application,
   a.state,

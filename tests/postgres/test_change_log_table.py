@@ -14,6 +14,7 @@ from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
 from toolkit.demo.server import EmbeddedServer
+from toolkit.ops import alerts, diagnosis, status_report
 from toolkit.source import change_log
 from toolkit.values.config import Config, SourceConfig, TableConfig
 from toolkit.values.modes import Capture
@@ -237,3 +238,14 @@ def test_a_crash_behind_a_tick_loses_and_doubles_nothing(plain_lake: Config, mon
         assert {"1", "2", "4", "6"} <= on_source(config, "b").keys()
         assert Counter(e["new"][0] for e in rows_in_log(config)) == Counter(on_source(config, "b").keys())
         assert _in_log(config) == 0
+
+
+def test_ticks_need_no_sender(plain_lake: Config) -> None:
+    """With this remedy, the server would not start again: without WAL for replicas it allows no senders."""
+    with EmbeddedServer(None, 16, {"wal_level": "minimal", "max_wal_senders": 0}) as server:
+        source = SourceConfig(conninfo=server.conninfo(), capture=Capture.CHANGE_LOG)
+        config = plain_lake.model_copy(update={"source": source})
+        sql(config, "create table public.b (id int primary key)")
+        commands.init(config)
+        assert status_report.status(config).alerts == () == alerts.at_the_end(config)
+        assert "max_wal_senders" not in {found.what for found in diagnosis.doctor(config)}

@@ -135,9 +135,8 @@ def _alert(world: World, what: str) -> Alert:
         state, found = slot.read_slot(conn, world.config.source.slot), pressure.read_pressure(conn)
     assert state is not None
     state, found = replace(state, wal_status="unreserved"), replace(found, slots_used=found.slots, senders_used=99999)
-    (alert,) = (
-        one for one in alerts.of_server(world.config.limits, world.config.source, state, found) if one.what == what
-    )
+    wrong = alerts.of_server(world.config.limits, world.config.source, state, found, by_ticks=False)
+    (alert,) = (one for one in wrong if one.what == what)
     return alert
 
 

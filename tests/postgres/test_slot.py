@@ -162,6 +162,18 @@ def test_trap_025_blocked_creation_names_the_pid(source: Config, conn: Connectio
     assert slot.read_slot(conn, source.source.slot) is None
 
 
+def test_a_prepared_transaction_that_blocks_is_named_as_one(source: Config, conn: Connection) -> None:
+    """It was called "pid prepared transaction"."""
+    with psycopg.connect(source.source.conninfo, autocommit=True) as other:
+        other.execute("begin; insert into public.t (who) values ('open'); prepare transaction 'orphan'")
+        with (
+            pytest.raises(SlotError, match=r"transaction, and prepared transaction orphan \(postgres, prepared, "),
+            slot.create_slot(source.source, source.source.slot, cut_seconds=0.5),
+        ):
+            pass
+        other.execute("rollback prepared 'orphan'")
+
+
 def test_temporary_slot_ends_with_the_cut(source: Config, conn: Connection) -> None:
     with slot.create_slot(source.source, cut_seconds=source.check.cut_seconds) as cut:
         name = cut.slot

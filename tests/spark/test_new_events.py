@@ -47,17 +47,31 @@ class Log:
         return self._spark.sql(query)
 
     def new(self, *places: Place) -> module.News:
-        """Return what is new, and check it against all events. A second run finds the same without a query."""
-        found = news(self, ledger_of(self.lake), places)  # type: ignore[arg-type]
+        """Return what is new, and check it against all events. A second run finds the same without a query.
+
+        Without Spark the same is found, with and without what an earlier run has kept.
+        """
+        file = module._file(self.lake.lake_access)
+        kept = file.read_bytes() if file.exists() else None
+        file.unlink(missing_ok=True)
+        self._check(news(None, ledger_of(self.lake), places), places)
+        for spark in (None, self):
+            file.unlink(missing_ok=True)
+            if kept is not None:
+                file.write_bytes(kept)
+            found = news(spark, ledger_of(self.lake), places)  # type: ignore[arg-type]
+            self._check(found, places)
+        before = len(self.asked)
+        assert news(self, ledger_of(self.lake), places) == found  # type: ignore[arg-type]
+        assert len(self.asked) == before
+        return found
+
+    def _check(self, found: module.News, places: tuple[Place, ...]) -> None:
         for relid in range(1, 6):
             for batch, lsn in places:
                 mine = [event for event in self.events if event.relid == relid]
                 true = any(event.batch_id > batch or event.commit_lsn >= lsn for event in mine)
                 assert found.after(relid, (batch, lsn)) == true, (relid, batch, lsn)
-        before = len(self.asked)
-        assert news(self, ledger_of(self.lake), places) == found  # type: ignore[arg-type]
-        assert len(self.asked) == before
-        return found
 
 
 @pytest.fixture
@@ -70,16 +84,16 @@ def test_a_run_reads_only_the_batches_since_the_last_one(log: Log) -> None:
     log.append(1, (1, 500), (2, 700))
     log.append(2, (1, 1500))
     log.new((1, 1008))
-    assert log.asked == ["(batch_id > 1 or commit_lsn >= 1008)"]
+    assert log.asked == ["((batch_id > 1) or (commit_lsn >= 1008))"]
     log.append(3, (3, 2500))
     log.new((1, 1008), (2, 1600))
     log.append(4)
     assert log.new((2, 2008)).newest == {1: (2, 1500), 3: (3, 2500)}
-    assert log.asked[1:] == ["batch_id > 2", "batch_id > 3"]
+    assert log.asked[1:] == ["((batch_id > 2))", "((batch_id > 3))"]
     # What is not known of is new: a table that was put back to an earlier build.
     assert log.new((3, 3008)).after(2, (0, 8)) and log.new((3, 3008)).after(5, (3, 900))
     log.new((1, 600))
-    assert log.asked[3:] == ["(batch_id > 1 or commit_lsn >= 600)"]
+    assert log.asked[3:] == ["((batch_id > 1) or (commit_lsn >= 600))"]
 
 
 def test_tables_at_the_end_of_the_log_are_not_asked_for(log: Log) -> None:
@@ -102,7 +116,7 @@ def test_a_log_that_was_put_back_is_read_again(log: Log, spark: SparkSession) ->
     log.append(3, (4, 2600))
     log.append(4)
     log.new((1, 1008))
-    assert log.asked == ["(batch_id > 1 or commit_lsn >= 1008)"] * 2
+    assert log.asked == ["((batch_id > 1) or (commit_lsn >= 1008))"] * 2
 
 
 def test_events_of_an_earlier_generation_are_not_new(log: Log) -> None:
@@ -114,7 +128,7 @@ def test_events_of_an_earlier_generation_are_not_new(log: Log) -> None:
     log.append(3, (1, 1300), generation=2)
     log.append(4, (2, 1350), generation=2)
     log.new((3, 1400))
-    assert log.asked == ["(batch_id > 1 or commit_lsn >= 1008)", "(batch_id > 3 or commit_lsn >= 1400)"]
+    assert log.asked == ["((batch_id > 1) or (commit_lsn >= 1008))", "((batch_id > 3) or (commit_lsn >= 1400))"]
 
 
 def test_a_late_event_hides_no_earlier_one(log: Log) -> None:

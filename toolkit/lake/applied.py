@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from toolkit.values.table import TableVersion
 
 #: Kinds of events that change what a table holds or how it is built.
-CHANGING = "('row', 'truncate', 'schema', 'baseline')"
+CHANGING = ("row", "truncate", "schema", "baseline")
 #: The same kinds, and those that change what `history` says about the rows.
-BUILT_FROM = "('row', 'truncate', 'schema', 'baseline', 'gap', 'erased')"
+BUILT_FROM = ("row", "truncate", "schema", "baseline", "gap", "erased")
 #: Spark's names of Iceberg types, where the two names differ.
 _SPARK = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
 _REWRITE = "replace"  # operation of a compaction: it writes other files with the same rows
@@ -38,6 +38,7 @@ class Commit:
     tags: tuple[str, ...]
     rewrite: bool
     columns: tuple[tuple[int, str, str], ...] = ()  # field id, name and Spark type at this commit
+    generation: int | None = None  # of the log that the build read
 
     @property
     def place(self) -> tuple[int, int] | None:
@@ -132,8 +133,14 @@ def commits(metadata: dict[str, Any]) -> Iterator[Commit]:
             tags=tuple(sorted(tags.get(current["snapshot-id"], ()))),
             rewrite=(current.get("summary") or {}).get("operation") == _REWRITE,
             columns=shapes.get(current.get("schema-id"), ()),
+            generation=int(stated["cdc.generation"]) if "cdc.generation" in stated else None,
         )
         current = snapshots.get(current.get("parent-snapshot-id"))
+
+
+def newest_build(metadata: dict[str, Any]) -> Commit | None:
+    """Return the newest commit of a table that a build made; None if there is none."""
+    return next((commit for commit in commits(metadata) if commit.batch_id is not None), None)
 
 
 def position(metadata: dict[str, Any]) -> dict[str, str]:

@@ -8,24 +8,27 @@ batches since. Without that file, or if it is of another log, the run reads from
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.lake import reads
+from toolkit.lake import direct_scan, reads, storage
 from toolkit.lake.applied import BUILT_FROM
+from toolkit.lake.scans import unreadable
 from toolkit.values.whole_file import write_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from toolkit.lake.direct_scan import Where
     from toolkit.lake.ledger import Ledger
     from toolkit.values.lake_access import LakeAccess
 
 #: The batch and the LSN up to which a table was built.
 Place = tuple[int, int]
+_COLUMNS = ("relid", "batch_id", "commit_lsn", "generation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,14 @@ class News:
         return batch > place[0] or lsn >= place[1]
 
 
-def news(spark: SparkSession, log: Ledger, built: Collection[Place]) -> News:
-    """Return what is new for tables that were built up to these places. The log must have a batch."""
+def news(spark: SparkSession | None, log: Ledger, built: Collection[Place]) -> News:
+    """Return what is new for tables that were built up to these places. The log must have a batch.
+
+    Without Spark, events that an erasure has deleted may still count.
+
+    Raises:
+        LakeError: a file of the log is missing or damaged.
+    """
     last = log.last()
     assert last is not None
     end = (last.batch_id, int(last.complete_to))
@@ -59,22 +68,56 @@ def news(spark: SparkSession, log: Ledger, built: Collection[Place]) -> News:
         return News(end, end, {})
     since = (min(batch for batch, _ in older), min(lsn for _, lsn in older))
     known, newest = _known(log, last.generation), dict[int, Place]()
-    later = f"(batch_id > {since[0]} or commit_lsn >= {since[1]})"
+    later: Where = ((("batch_id", ">", since[0]),), (("commit_lsn", ">=", since[1]),))
     if known is not None and known.since[0] <= since[0] and known.since[1] <= since[1]:
         if known.end == end:
             return known
-        since, newest, later = known.since, dict(known.newest), f"batch_id > {known.end[0]}"
-    rows = spark.sql(
-        f"select relid, max(batch_id), max(commit_lsn) from {log.access.names.events}"
-        f" version as of {log.snapshot_id()}"
-        f" where kind in {BUILT_FROM} and generation = {last.generation} and {later} group by relid"
-    ).collect()
-    for relid, batch, lsn in rows:
-        newest[relid] = (batch, max(lsn, newest.get(relid, (-1, -1))[1]))
+        since, newest, later = known.since, dict(known.newest), ((("batch_id", ">", known.end[0]),),)
+    read = _by_files(log, last.generation, later) if spark is None else _by_spark(spark, log, last.generation, later)
+    for relid, *place in read:
+        batch, lsn = newest.get(relid, (-1, -1))
+        newest[relid] = (max(batch, place[0]), max(lsn, place[1]))
     kept = {"snapshot": log.snapshot_id(), "generation": last.generation}
     with suppress(OSError):  # the next run reads more
         write_whole(_file(log.access), json.dumps(kept | {"since": since, "end": end, "newest": newest}))
     return News(since, end, newest)
+
+
+def _by_spark(spark: SparkSession, log: Ledger, generation: int, later: Where) -> Iterable[tuple[int, int, int]]:
+    """Return the highest batch and commit LSN of each table's events for which a condition holds."""
+    rows = spark.sql(
+        f"select relid, max(batch_id), max(commit_lsn) from {log.access.names.events}"
+        f" version as of {log.snapshot_id()}"
+        f" where kind in {BUILT_FROM} and generation = {generation} and ({direct_scan.text(later)}) group by relid"
+    ).collect()
+    return [tuple(row) for row in rows]
+
+
+def _by_files(log: Ledger, generation: int, later: Where) -> Iterator[tuple[int, int, int]]:
+    """Return the same in any number of parts, from all rows of the files that may have such events."""
+    import numpy as np
+
+    access = log.access
+    metadata = reads.metadata(access, access.names.events) or {}
+    snapshot = reads.snapshot(metadata, log.snapshot_id() or 0)
+    properties = storage.file_properties(access)
+    # The kind is a partition, so a file has events of one.
+    where = [(("kind", "in", BUILT_FROM), ("generation", "=", generation), *terms) for terms in later]
+    try:
+        for file in direct_scan.all_files(snapshot["manifest-list"], properties, metadata, where) if snapshot else ():
+            if file["file_format"] != direct_scan.PARQUET:
+                continue
+            for rows in storage.row_groups(file["file_path"], _COLUMNS, properties):
+                relid, batch, lsn, of = (column.to_numpy() for column in rows.select(_COLUMNS).columns)
+                mine = np.flatnonzero(of == generation)
+                if not len(mine):
+                    continue
+                order = mine[np.argsort(relid[mine], kind="stable")]
+                starts = np.flatnonzero(np.diff(relid[order], prepend=-1))
+                newest = (np.maximum.reduceat(values[order], starts) for values in (batch, lsn))
+                yield from zip(*(values.tolist() for values in (relid[order[starts]], *newest)), strict=True)
+    except (OSError, EOFError, ValueError) as error:
+        raise unreadable(access, access.names.events, error) from None
 
 
 def _known(log: Ledger, generation: int) -> News | None:

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path
@@ -23,6 +23,7 @@ from toolkit.values.errors import LakeError
 from toolkit.values.locations import local_path
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyarrow.parquet import FileMetaData
     from pyiceberg.io import FileIO
 
@@ -95,6 +96,26 @@ def footer(location: str, properties: Mapping[str, str]) -> tuple[FileMetaData, 
         found = file_io(location, properties).new_input(location)
         with found.open() as file:
             return pq.read_metadata(file), len(found)
+    except pa.ArrowInvalid as error:
+        raise OSError(errno.EIO, f"is damaged: {' '.join(str(error).split())[:200]}", location) from None
+
+
+def row_groups(location: str, columns: Sequence[str], properties: Mapping[str, str]) -> Iterator[pa.Table]:
+    """Read columns of a Parquet file, one row group at a time.
+
+    Raises:
+        OSError: it is missing or damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = local_path(location)
+    opened = file_io(location, properties).new_input(location).open() if path is None else path.open("rb")
+    try:
+        with opened as file:
+            found = pq.ParquetFile(file)
+            for number in range(found.num_row_groups):
+                yield found.read_row_group(number, columns, use_threads=False)
     except pa.ArrowInvalid as error:
         raise OSError(errno.EIO, f"is damaged: {' '.join(str(error).split())[:200]}", location) from None
 

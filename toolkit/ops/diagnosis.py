@@ -97,7 +97,8 @@ def _source(config: Config, lake: Lake) -> list[Diagnosis]:
             elif not state.lost:  # otherwise the findings contain it
                 found.append(Diagnosis(Level.OK, f"slot {config.source.slot}", f"wal_status {state.wal_status}", None))
             known = {f.what for f in findings if f.level == Level.ERROR}
-            wrong = alerts.of_server(config.limits, config.source, state, pressure.read_pressure(conn))
+            left = pressure.read_pressure(conn)
+            wrong = alerts.of_server(config.limits, config.source, state, left, by_ticks=source.by_ticks)
             found += [_error(alert) for alert in wrong if alert.what not in known]
             last = lake.ledger.last()
             refused = slot_drain.refusal(source, last) if last is not None else None

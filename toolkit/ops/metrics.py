@@ -63,7 +63,11 @@ GAUGES = (
     Gauge("cdc_lake_ok", "1 if the lake can be read and written.", lambda s: s.lake is None),
     Gauge("cdc_alerts", "Number of alerts.", lambda s: len(s.alerts)),
     Gauge("cdc_committed_lsn", "LSN up to which the log is complete, as a number.", lambda s: s.committed_lsn),
-    Gauge("cdc_applied_lsn", "LSN up to which a build has applied the log, as a number.", lambda s: s.applied_lsn),
+    Gauge(
+        "cdc_applied_lsn",
+        "LSN up to which builds have applied the log to every table, as a number.",
+        lambda s: s.applied_lsn,
+    ),
     Gauge("cdc_published_lsn", "Oldest LSN of the published tables, as a number.", lambda s: s.published_lsn),
     Gauge("cdc_lag_bytes", "Bytes of WAL that the source has and the log does not.", lambda s: s.lag_bytes),
     Gauge(

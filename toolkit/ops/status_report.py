@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from toolkit.lake import reads
-from toolkit.lake.applied import position
+from toolkit.lake.applied import newest_build
 from toolkit.lake.lease import Holder, holder
 from toolkit.lake.opened import Lake
 from toolkit.lake.tables import require_writable
@@ -18,6 +19,7 @@ from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
+    from toolkit.lake.new_events import Place
     from toolkit.ops.alerts import Alert
     from toolkit.ops.last_run import LastRun
     from toolkit.rawlog.batch import BatchRecord
@@ -84,6 +86,7 @@ class _Source:
     left: dict[str, str] = field(default_factory=dict)
     inherited: dict[int, str] = field(default_factory=dict)
     pressure: Pressure | None = None
+    by_ticks: bool = False
     refused_writes: tuple[Alert, ...] = ()
 
 
@@ -109,7 +112,8 @@ def status(config: Config) -> Status:
         last = ledger.last()
         found = _with_lake(found, ledger)
         wrong += alerts.of_tables(config.check, found.tables)
-        found = replace(found, applied_lsn=_applied(ledger))  # fails if the metadata of any table is damaged
+        stale = {t.relid for t in found.tables if t.state != State.OK}
+        found = replace(found, applied_lsn=_applied(ledger, stale))  # fails if the metadata of any table is damaged
         require_writable(config.lake_access)
     except CdcError as error:
         reason = error if last is not None else _unreadable(config.lake_access)
@@ -121,7 +125,7 @@ def status(config: Config) -> Status:
         found = replace(found, lake=f"reading {where}: {error.strerror}; correct permissions or free space there")
     source = _source(config, lake, last, {table.relid for table in found.tables})
     if source.pressure is not None:
-        wrong += alerts.of_server(config.limits, config.source, source.slot, source.pressure)
+        wrong += alerts.of_server(config.limits, config.source, source.slot, source.pressure, by_ticks=source.by_ticks)
     wrong += source.refused_writes
     tables = found.tables
     if source.refused is not None and last is not None:
@@ -182,7 +186,8 @@ def _source(config: Config, lake: Lake, last: BatchRecord | None, known: set[int
     found, why = _Source(), "the source cannot be read"
     try:
         with open_source(config.source_access) as source:
-            found = replace(found, slot=source.slot, pressure=pressure.read_pressure(source.conn))
+            left = pressure.read_pressure(source.conn)
+            found = replace(found, slot=source.slot, pressure=left, by_ticks=source.by_ticks)
             if last is None:
                 return found
             refused = slot_drain.refusal(source, last)
@@ -259,19 +264,31 @@ def _begun(config: Config, lake: Lake) -> str:
     return f"; done so far: {done}; next: {next(stage for stage in found if not stage.done)}"
 
 
-def _applied(ledger: Ledger) -> Lsn | None:
-    """Return the newest position that a finished build has applied.
+def _applied(ledger: Ledger, stale: Collection[int]) -> Lsn | None:
+    """Return the position up to which `current` and `history` have every event of each table.
+
+    None if a table was never built, or not from this log, unless it is one of those that are `stale`, which may be
+    impossible to build.
 
     Raises:
-        LakeError: the metadata of a table is missing or damaged.
+        LakeError: the metadata of a table is missing or damaged, or a file of the log is.
     """
+    from toolkit.lake.new_events import news
     from toolkit.values.names import lake_table
 
-    newest = 0
-    current = ledger.access.names.current
-    names = [f"{current}.{lake_table(table.schema, table.name)}" for table in live_tables(ledger)]
-    for found in reads.each_metadata(ledger.access, names):
+    last = ledger.last()
+    assert last is not None
+    access = ledger.access
+    layers = (access.names.current, access.names.history)
+    built = [(t, f"{layer}.{lake_table(t.schema, t.name)}") for t in live_tables(ledger) for layer in layers]
+    places: list[tuple[int, Place]] = []
+    for (table, _), found in zip(built, reads.each_metadata(access, [name for _, name in built]), strict=True):
         if isinstance(found, TableDamaged):
             raise found
-        newest = max(newest, int(position(found or {}).get("cdc.applied-lsn", 0)))
-    return Lsn(newest) if newest else None
+        build = newest_build(found or {})
+        if build is not None and build.place is not None and build.generation == last.generation:
+            places.append((table.relid, build.place))
+        elif table.relid not in stale:
+            return None
+    later = news(None, ledger, {place for _, place in places})
+    return min((Lsn(place[1]) for relid, place in places if later.after(relid, place)), default=last.complete_to)

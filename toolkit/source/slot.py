@@ -374,8 +374,8 @@ def _blockers(source: SourceConfig) -> str:
     with connect(source) as conn:
         rows = conn.execute(resources.load("introspect/blockers")).fetchall()
     shown = ", ".join(
-        f"pid {pid} ({role}{' ' + application if application else ''}, {state}, {seconds} s)"
-        for pid, role, application, state, seconds in rows[:_BLOCKERS_SHOWN]
+        f"{which} ({role}{' ' + application if application else ''}, {state}, {seconds} s)"
+        for which, role, application, state, seconds in rows[:_BLOCKERS_SHOWN]
     )
     more = f" and {len(rows) - _BLOCKERS_SHOWN} more" if len(rows) > _BLOCKERS_SHOWN else ""
     return f"{shown}{more}" if rows else "one that has just ended"
