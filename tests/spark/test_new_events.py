@@ -161,3 +161,13 @@ def test_random_runs_agree_with_the_log(log: Log, seed: int) -> None:
             log.new(*(place for place in places if place != (batch, batch * _STEP + 8)))
         if random.random() < 0.1:
             module._file(log.lake.lake_access).unlink(missing_ok=True)
+
+
+def test_files_that_delete_rows_are_not_read(log: Log, spark: SparkSession) -> None:
+    """An erasure leaves them until maintenance."""
+    spark.sql("alter table lake.raw.events set tblproperties ('write.delete.mode' = 'merge-on-read')")
+    log.append(1, (1, 500))
+    log.append(2, (1, 1500), (2, 1600))
+    spark.sql("delete from lake.raw.events where commit_lsn = 1600")
+    assert spark.sql("select 1 from lake.raw.events.delete_files").count()
+    assert news(None, ledger_of(log.lake), [(1, 1008)]).after(1, (1, 1008))

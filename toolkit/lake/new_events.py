@@ -105,7 +105,7 @@ def _by_files(log: Ledger, generation: int, later: Where) -> Iterator[tuple[int,
     where = [(("kind", "in", BUILT_FROM), ("generation", "=", generation), *terms) for terms in later]
     try:
         for file in direct_scan.all_files(snapshot["manifest-list"], properties, metadata, where) if snapshot else ():
-            if file["file_format"] != direct_scan.PARQUET:
+            if file.get("content"):  # it deletes rows
                 continue
             for rows in storage.row_groups(file["file_path"], _COLUMNS, properties):
                 relid, batch, lsn, of = (column.to_numpy() for column in rows.select(_COLUMNS).columns)

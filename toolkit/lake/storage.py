@@ -106,18 +106,14 @@ def row_groups(location: str, columns: Sequence[str], properties: Mapping[str, s
     Raises:
         OSError: it is missing or damaged.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     path = local_path(location)
     opened = file_io(location, properties).new_input(location).open() if path is None else path.open("rb")
-    try:
-        with opened as file:
-            found = pq.ParquetFile(file)
-            for number in range(found.num_row_groups):
-                yield found.read_row_group(number, columns, use_threads=False)
-    except pa.ArrowInvalid as error:
-        raise OSError(errno.EIO, f"is damaged: {' '.join(str(error).split())[:200]}", location) from None
+    with opened as file, decoding(location):
+        found = pq.ParquetFile(file)
+        for number in range(found.num_row_groups):
+            yield found.read_row_group(number, columns, use_threads=False)
 
 
 def in_words(error: OSError) -> str:
