@@ -18,7 +18,10 @@ LOG_COLUMNS = ("part", "xid", "lsn", "relid", "op", "old", "new")
 
 
 def bind(index: int, message: Relation, version: SchemaVersion | TableVersion | None) -> Binding | None:
-    """Resolve names and type OIDs. Return None if one differs or the message lacks a published column."""
+    """Resolve names and type OIDs. Return None if one differs or the message lacks a published column.
+
+    A server sends columns in attnum order. In another order, they had exchanged their names.
+    """
     table = version.table if isinstance(version, SchemaVersion) else version
     if table is None or table.dropped:
         return None
@@ -29,7 +32,7 @@ def bind(index: int, message: Relation, version: SchemaVersion | TableVersion | 
         if column is None or column.type_oid != sent.type_oid:
             return None
         attnums.append(column.attnum)
-    if any(column.published and not column.generated for column in columns.values()):
+    if attnums != sorted(attnums) or any(c.published and not c.generated for c in columns.values()):
         return None
     absent = tuple(sorted(column.attnum for column in columns.values()))
     schema_id = version.schema_id if isinstance(version, SchemaVersion) else None
