@@ -11,6 +11,9 @@ from types import FrameType
 
 #: What the signals do once one of them has come. A closed terminal sends SIGHUP, and so does the shell that it ends.
 _AFTERWARDS = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_IGN}
+#: The file of Python's own code for imports, as its frames name it.
+_IMPORTLIB = "<frozen importlib._bootstrap>"
+_SOON = 0.005  # seconds until a signal that came inside an import is sent again
 
 
 class Interrupt:
@@ -35,7 +38,11 @@ class Interrupt:
                 signal.signal(number, _AFTERWARDS[number] if self.came else before)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        del frame
+        # Python 3.11 would keep the lock of all imports if it stopped between taking it and its `try`. A thread that
+        # imports would then wait for ever, and this one for it.
+        if frame is not None and frame.f_code.co_filename == _IMPORTLIB:
+            threading.Timer(_SOON, signal.pthread_kill, (threading.get_ident(), number)).start()
+            return
         for other, afterwards in _AFTERWARDS.items():
             signal.signal(other, afterwards)
         self.came = number
