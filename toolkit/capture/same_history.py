@@ -73,8 +73,8 @@ def require_continued(source: SourceConfig, last: BatchRecord, confirmed: Lsn | 
     if confirmed is not None and confirmed > last.complete_to:
         raise HistoryDiverged(
             f"slot {source.slot!r} is at {confirmed}, ahead of the ledger at {last.complete_to}: changes between"
-            " them were consumed by another client, or, as by a `cdc init --new-generation` that did not end, the slot"
-            f" was re-created; {ADVICE}"
+            " them were consumed by another client, or the slot was dropped (an unfinished `cdc init --new-generation`"
+            f" does that too) and re-created; {ADVICE}"
         )
     if flushed < max(last.complete_to, last.beacon_lsn or 0):
         raise HistoryDiverged(

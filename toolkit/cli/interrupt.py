@@ -38,8 +38,8 @@ class Interrupt:
                 signal.signal(number, _AFTERWARDS[number] if self.came else before)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        # Python 3.11 would keep the lock of all imports if it stopped between taking it and its `try`. A thread that
-        # imports would then wait for ever, and this one for it.
+        # Python 3.11 has a lock for all imports. An exception that a handler raises at the wrong moment leaves it
+        # locked, and other threads wait for it for ever.
         if frame is not None and frame.f_code.co_filename == _IMPORTLIB:
             threading.Timer(_SOON, signal.pthread_kill, (threading.get_ident(), number)).start()
             return

@@ -94,7 +94,10 @@ def _by_spark(spark: SparkSession, log: Ledger, generation: int, later: Where) -
 
 
 def _by_files(log: Ledger, generation: int, later: Where) -> Iterator[tuple[int, int, int]]:
-    """Return the same in any number of parts, from all rows of the files that may have such events."""
+    """Return the same without Spark, from all rows of the files that may have such events.
+
+    A table comes once for each part of a file that has rows of it.
+    """
     import numpy as np
 
     access = log.access
