@@ -473,6 +473,20 @@ select
     when w.relispartition or w.relkind = 'p' then jsonb_build_object('places', cdc.places(b.lineage || b.partitions))
     else '{}'
   end
+  || coalesce(
+    (
+      select jsonb_build_object( -- the row version of an enum's label shows that it was another one for a while
+        'labels', jsonb_agg(jsonb_build_array(e.enumtypid::int8, e.oid::int8, e.xmin::text::int8) order by e.oid)
+      )
+      from pg_enum as e
+      where e.oid in (
+        select l.oid::int8::oid
+        from jsonb_path_query(a.columns, '$[*].*[*].oid') as l (oid) -- of its own labels, and of labels inside values
+      )
+      having count(*) > 0
+    ),
+    '{}'
+  )
   || case
     when not l.is_logged then '{}'
     else jsonb_build_object( -- the row version of a trigger shows that it was disabled or replaced for a while

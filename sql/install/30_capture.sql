@@ -130,6 +130,8 @@ begin
       select jsonb_path_query(tables, 'strict $[*].stamps[*][*] ? (@ != null)') as writer
       union
       select jsonb_path_query(tables, 'strict $[*].entries[*][3]')
+      union
+      select jsonb_path_query(tables, '$[*].labels[*][2]')
     ) as w
     where age(w.writer::text::xid) <= 0 and cdc.of_this_transaction(w.writer::text::xid)
   );

@@ -38,9 +38,12 @@ insert into t values (7, 'unsent'); execute own; end $$
 """
 
 
-def _exchanged(*names: str) -> list[str]:
-    renamed = zip((*names, "other"), ("other", *names), strict=True)
-    return [f"alter table t rename {one} to {new}" for one, new in renamed]
+def _exchanged(statement: str) -> list[str]:
+    return [statement.format(one, new) for one, new in (("a", "other"), ("b", "a"), ("other", "b"))]
+
+
+_COLUMNS = _exchanged("alter table t rename {} to {}")
+_LABELS = _exchanged("alter type mood rename value '{}' to '{}'")
 
 
 @dataclass(frozen=True)
@@ -142,8 +145,21 @@ _UNSEEN = {
     ),
     "two columns have each other's name for a while": _Unseen(
         ("create table t (id int primary key, a text, b text)", "insert into t values (1, 'a', 'b')"),
-        (*_exchanged("a", "b"), "update t set a = 'of the second'", *_exchanged("a", "b")),
+        (*_COLUMNS, "update t set a = 'of the second'", *_COLUMNS),
         "does not have these columns",
+    ),
+    "two labels of an enum have each other's name for a while": _Unseen(
+        ("create type mood as enum ('a', 'b')", "create table t (id int primary key, m mood)"),
+        (*_LABELS, "insert into t values (2, 'b')", *_LABELS),
+        "a label of an enum was another one",
+    ),
+    "a label inside an array has another name for a while": _Unseen(
+        ("create type mood as enum ('a', 'b')", "create table t (id int primary key, m mood[])"),
+        (
+            "alter type mood rename value 'a' to 'z'", "insert into t values (2, '{z}')",
+            "alter type mood rename value 'z' to 'a'",
+        ),
+        "a label of an enum was another one",
     ),
     "a partition loses the key of its root": _Unseen(
         (
@@ -244,7 +260,8 @@ def test_a_proof_is_carried_where_nothing_bypassed_the_log(world: World) -> None
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_all_that_a_drain_compares_is_in_the_fingerprint(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fact that one of two lists lacked was a drain that was green, or a proof that was carried."""
-    log = world.start(*PAIR, *ROOT, change_log_drain=LogDrain.SLOT, **{"capture": "change_log"})
+    enum = ("create type mood as enum ('a')", "create table m (id int primary key, m mood)")
+    log = world.start(*PAIR, *enum, *ROOT, change_log_drain=LogDrain.SLOT, **{"capture": "change_log"})
     before, found, capture = fingerprints(log.conn), catalog.snapshot_json(log.conn), guard.capture_state(log.conn)
     monkeypatch.setattr(guard, "capture_state", lambda _: capture)
     monkeypatch.setattr(catalog, "snapshot_json", lambda _: found)

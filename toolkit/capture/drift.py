@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 #: Keys of a snapshot that `ddl.changes_without_event` compares.
-_EXPLAINED = ("entries", "guards", "places", "stamps", "storage")
+_EXPLAINED = ("entries", "guards", "labels", "places", "stamps", "storage")
 _LOCK_SECONDS = 2  # longest wait for DDL that has not committed
 
 
@@ -274,7 +274,7 @@ class _Comparison:
 
 def _moved(was: dict[str, Any], now: dict[str, Any]) -> bool:
     """Return whether the log needs the new state of what differs, although nothing is unexplained."""
-    if any(was.get(key) != now.get(key) for key in ("entries", "guards", "places")):
+    if any(was.get(key) != now.get(key) for key in ("entries", "guards", "labels", "places")):
         return True
     return ddl.toast_tables(was) != ddl.toast_tables(now)
 

@@ -68,6 +68,8 @@ def changes_without_event(
         yield UNEXPLAINED_PLACE
     if _replaced("places", was, now):  # a captured DETACH takes the place away
         yield "a partition was detached for a while without a captured event"
+    if _replaced("labels", was, now, own):
+        yield "a label of an enum was another one for a while without a captured event"
     if "stamps" not in was or "stamps" not in now:
         return  # the log was written by a version without these keys
     before, after = ({c["attnum"]: c for c in snapshot["columns"]} for snapshot in (was, now))
@@ -118,7 +120,7 @@ def is_another_state(was: dict[str, Any], now: dict[str, Any], *, own: Collectio
 
     A partition gets such an entry when its root moves to a schema that is published, and a new file by VACUUM FULL.
     """
-    apart = ("entries", "guards", "places", "storage")
+    apart = ("entries", "guards", "labels", "places", "storage")
     if {**was, **dict.fromkeys(apart)} != {**now, **dict.fromkeys(apart)}:
         return True
     return any(changes_without_event(was, now, own=own))
