@@ -54,6 +54,19 @@ def test_each_command_names_a_jvm_that_was_killed(process: subprocess.Popen[byte
     assert frame._jvm(ValueError("of another kind")) is None
 
 
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [(52, 'raise "spark.driver.memory" in [spark]'), (50, "correct what spark.log"), (1, "spark.log")],
+)
+def test_a_jvm_that_ended_by_itself_is_named_with_a_remedy_for_its_cause(
+    monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
+) -> None:
+    """A heap that was too small for a row of 120 MB was to be made even smaller."""
+    with subprocess.Popen(["sh", "-c", f"exit {code}"]) as process:
+        monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process))
+        assert remedy in (session.jvm_end() or "").rpartition(";")[2]
+
+
 def test_tracebacks_of_py4j_are_left_out_of_the_log() -> None:
     log_setup.configure(verbose=False, as_json=False)
     for path, shown in (("/x/py4j/clientserver.py", False), ("/x/other/clientserver.py", True)):

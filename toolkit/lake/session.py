@@ -44,6 +44,7 @@ _DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"
 _CLASS_PATH = "spark.driver.extraClassPath"
 _HEAP = "2g"
 _TASK_BYTES = 256 << 20  # heap that one task may need
+_HEAP_IS_FULL = 52  # the exit code of Spark's process after an OutOfMemoryError
 #: Spark's own list, and what catalogs call their secrets.
 _REDACTED = r"(?i)secret|password|token|(access|account)[.-]?key|credential|\.header\."
 _POLL_SECONDS = 0.05
@@ -286,11 +287,14 @@ def jvm_end(seconds: float = 5.0) -> str | None:
         code = process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
         return None
-    how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-    return (
-        f"Spark's Java process {how}, as a system without free memory does it; nothing was lost; give the machine more"
-        ' memory, or lower "spark.driver.memory" in [spark]'
-    )
+    if code == _HEAP_IS_FULL:
+        how, remedy = "needed more than its heap", 'raise "spark.driver.memory" in [spark]'
+    elif code < 0:
+        how = f"was ended by signal {-code}, as a system without free memory does it"
+        remedy = 'give the machine more memory, or lower "spark.driver.memory" in [spark]'
+    else:
+        how, remedy = f"ended with code {code}", f"correct what {LOG_NAME} in the lake's work folder says"
+    return f"Spark's Java process {how}; nothing was lost; {remedy}"
 
 
 def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
