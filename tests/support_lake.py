@@ -84,7 +84,7 @@ def make_events(access: LakeAccess) -> None:
         catalog.close()
 
 
-def make_small(access: LakeAccess, name: str, columns: Mapping[str, str]) -> None:
+def make_small(access: LakeAccess, name: str, columns: Mapping[str, str], **properties: str) -> None:
     """What `toolkit.lake.tables.create_small` makes, of columns that are no arrays or maps."""
     from pyiceberg.schema import Schema
     from pyiceberg.types import BooleanType, LongType, NestedField, StringType, TimestamptzType
@@ -95,7 +95,7 @@ def make_small(access: LakeAccess, name: str, columns: Mapping[str, str]) -> Non
     catalog = _writer(access)
     try:
         catalog.create_namespace_if_not_exists(name.partition(".")[0])
-        catalog.create_table(name, Schema(*fields), properties={"format-version": "2"})
+        catalog.create_table(name, Schema(*fields), properties={"format-version": "2", **properties})
     finally:
         catalog.close()
 

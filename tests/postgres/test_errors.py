@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests import commands
 from tests.postgres.test_snapshot_log import sql
-from tests.support_lake import plain_lake
+from tests.support_lake import make_small, plain_lake
 from tests.support_ledger import lake_of, ledger_of
 from tests.support_postgres import reading_beside
 from tests.support_remedies import pasted
@@ -27,6 +27,7 @@ from toolkit.decode.messages import parse
 from toolkit.history import rows_at_lsn
 from toolkit.lake import java, published_tables, reads
 from toolkit.lake.lease import hold_lease
+from toolkit.rawlog.states import live_tables
 from toolkit.source import bare_server, connection, locks, peek, row_lines, slot, snapshot_rows
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
@@ -372,3 +373,20 @@ def test_rows_of_a_table_that_was_never_captured_name_the_remedy(source: Config,
     for name, key in (("public.late", None), ("public.late", {"id": "1"}), ("other.z", None)):
         with pytest.raises(UnknownTable, match=rf"rows of {name}: it was never captured; `cdc status` says why"):
             rows_at_lsn.rows(lake_of(config), name, key=key)
+
+
+def test_rows_of_a_table_that_was_never_captured_name_the_remedy_where_another_one_had_its_name(
+    source: Config, plain_lake: Config
+) -> None:
+    """They named a build at an LSN at which there was nothing to build, and so did the same command after it."""
+    config = source.model_copy(update={"root": plain_lake.root})
+    sql(config, "create table public.t (id int primary key)")
+    commands.init(config)
+    (captured,) = live_tables(ledger_of(config))
+    for layer in ("current", "history"):
+        make_small(config.lake_access, f"{layer}.public__t", {"id": "bigint"}, **{"cdc.relid": str(captured.relid)})
+    sql(config, "drop table public.t", "create table public.t (id int primary key)")
+    commands.drain(config)
+    for key in (None, {"id": "1"}):
+        with pytest.raises(UnknownTable, match=r"rows of public\.t: it was never captured; `cdc status` says why"):
+            rows_at_lsn.rows(lake_of(config), "public.t", key=key)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import tomllib
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolkit.values.names import (
@@ -19,7 +20,9 @@ from toolkit.values.names import (
     quote_postgres,
     quote_spark,
     renamed,
+    section_of,
     selects,
+    table_section,
 )
 
 pytestmark = pytest.mark.unit
@@ -89,3 +92,18 @@ def test_selection_by_globs() -> None:
     assert selects(["public.*"], [], "public", "orders")
     assert not selects(["public.*"], ["public.tmp_*"], "public", "tmp_1")
     assert not selects(["public.*"], [], "Public", "orders")
+
+
+_of_a_table = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
+
+
+@given(_of_a_table, _of_a_table, _of_a_table)
+@example("Od d", 'no "key".é', "no key")
+@example("public", "a[1]", "a1")
+@example("public", "back\\slash\x7f", "x")
+def test_the_section_that_a_remedy_names_is_toml_and_means_that_table_only(schema: str, name: str, other: str) -> None:
+    """A name with a quote gave no TOML, and one with a bracket a pattern that does not match it."""
+    (pattern,) = tomllib.loads(table_section(schema, name))["table"]
+    assert selects((pattern,), (), schema, name)
+    assert selects((pattern,), (), schema, other) == (other == name)
+    assert section_of(pattern) == table_section(schema, name)

@@ -117,7 +117,9 @@ def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | 
     live = {table.relid for table in live_tables(lake.ledger)}
     builds = version.published if version.dropped else version.relid in live
     way = "cdc build" if builds else f"cdc build --as-of-lsn {as_of or last.commit_lsn}"
-    if reads.metadata_location(lake.access, relation) is None:
+    there = reads.metadata_location(lake.access, relation) is not None
+    made = reads.properties(lake.access, relation) if there else {}
+    if not there or made.get("cdc.relid", str(version.relid)) != str(version.relid):
         if version.dropped and erased_to(lake.ledger, version.relid, Lsn(0)) is not None:
             raise ConfigError(f"{doing}: it was dropped at {last.end_lsn} and is erased; nothing of it is left to read")
         if not builds and version.relid not in copied(lake.ledger):
@@ -125,10 +127,8 @@ def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | 
                 f"{doing}: it was never captured; `cdc status` says why, and `cdc init` captures the tables that"
                 " [source] tables names"
             )
-        raise ConfigError(f"{doing}: {relation} is not built; run `{way}`")
-    made = reads.properties(lake.access, relation)
-    if made.get("cdc.relid", str(version.relid)) != str(version.relid):
-        raise ConfigError(f"{doing}: {relation} is of another table, which has or had its name; run `{way}`")
+        found = "is of another table, which has or had its name" if there else "is not built"
+        raise ConfigError(f"{doing}: {relation} {found}; run `{way}`")
     if builds and not version.dropped:
         if made.get("cdc.generation", str(last.generation)) != str(last.generation):
             raise ConfigError(f"{doing}: {relation} was built from an earlier log than this one; run `{way}`")

@@ -18,7 +18,7 @@ from toolkit.values.errors import PreflightFailed
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
 from toolkit.values.modes import Capture, Triggers
-from toolkit.values.names import quote_postgres
+from toolkit.values.names import quote_postgres, table_section
 from toolkit.values.table import TableVersion
 
 #: Name of the table, and start of the names of its parts, in schema `cdc`.
@@ -233,20 +233,20 @@ def refusals(conn: Connection, rules: CaptureRules) -> Iterator[tuple[str, str, 
             yield (
                 name,
                 'has capture = "both" with statement triggers, which log an update as two rows',
-                f'set triggers = "row" for it in [table."{relation.schema}.{relation.name}"]',
+                f'set triggers = "row" for it in {table_section(relation.schema, relation.name)}',
             )
         if chosen.triggers == Triggers.STATEMENT and about["subscribed"]:
             yield (
                 name,
                 "receives rows from a subscription, which fire no statement triggers",
-                f'set triggers = "row" for it in [table."{relation.schema}.{relation.name}"]',
+                f'set triggers = "row" for it in {table_section(relation.schema, relation.name)}',
             )
         if chosen.triggers == Triggers.STATEMENT and about["family"]:
             yield (
                 name,
                 "is partitioned, a partition or part of an inheritance tree: statement triggers do not show whose rows"
                 " they see",
-                f'set triggers = "row" for it in [table."{relation.schema}.{relation.name}"]',
+                f'set triggers = "row" for it in {table_section(relation.schema, relation.name)}',
             )
 
 

@@ -16,7 +16,7 @@ from toolkit.values.capture_rules import CaptureRules, SourceConfig
 from toolkit.values.config import DdlConfig
 from toolkit.values.errors import CdcError, PreflightFailed, SlotError, SlotRefused, UnknownTable
 from toolkit.values.modes import Capture, Selection
-from toolkit.values.names import nearest, qualified, quote_postgres, selects
+from toolkit.values.names import nearest, qualified, quote_postgres, section_of, selects, table_section
 from toolkit.values.outcome import Level
 from toolkit.values.table import OPERATIONS
 
@@ -83,7 +83,7 @@ def keyless_remedy(relation: catalog.Relation) -> str:
     if relation.kind == "p":
         return "name its partitions in [source] tables, or add a primary key; or name it in [source] exclude"
     whole = f"run: alter table {name} replica identity full"
-    logged = f'set capture = "change_log" in [table."{relation.schema}.{relation.name}"]'
+    logged = f'set capture = "change_log" in {table_section(relation.schema, relation.name)}'
     ways = f"add a primary key, or {whole}; or {logged}"
     if not relation.by_all_columns:  # triggers log such rows whole, and by no key with a generated column
         ways = f"add a primary key of other columns; or {whole}, and {logged}"
@@ -382,7 +382,7 @@ def _patterns(conn: Connection, rules: CaptureRules) -> Iterator[Finding]:
         for pattern in patterns:
             plain = not set("*?[") & set(pattern)  # what others match may be still to come
             if plain and not any(selects((pattern,), (), r.schema, r.name) for r in there):
-                what = f"[source] exclude {pattern!r}" if where == "exclude" else f'[table."{pattern}"]'
+                what = f"[source] exclude {pattern!r}" if where == "exclude" else section_of(pattern)
                 yield Finding(Level.WARNING, what, "names no table of the source", _named_otherwise(pattern, there))
 
 
@@ -445,7 +445,7 @@ def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Find
                 Level.ERROR,
                 f"table {relation.identifier}",
                 'has capture = "change_log" and is in a publication of others: its rows come through the slot',
-                f'set capture = "slot" for it in [table."{relation.schema}.{relation.name}"], or "both"',
+                f'set capture = "slot" for it in {table_section(relation.schema, relation.name)}, or "both"',
             )
     for name, found, remedy in change_log.refusals(conn, rules):
         yield Finding(Level.ERROR, f"table {name}", found, remedy)
@@ -480,7 +480,7 @@ def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Find
                 Level.ERROR,
                 f"table {relation.identifier}",
                 "is to be captured by the slot, and this source is drained by ticks",
-                f'set capture = "change_log" for it in [table."{relation.schema}.{relation.name}"], or exclude it',
+                f'set capture = "change_log" for it in {table_section(relation.schema, relation.name)}, or exclude it',
             )
         elif relation in left:
             yield Finding(Level.WARNING, f"table {relation.identifier}", left[relation], keyless_remedy(relation))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import hashlib
+import json
 import re
 import shlex
 import unicodedata
@@ -129,6 +130,16 @@ def selects(patterns: Iterable[str], exclude: Iterable[str], schema: str, table:
     return any(fnmatch.fnmatchcase(name, p) for p in patterns) and not any(
         fnmatch.fnmatchcase(name, p) for p in exclude
     )
+
+
+def table_section(schema: str, table: str) -> str:
+    """Write the header of the configuration's section of one table, as TOML; its pattern matches only that name."""
+    return section_of(re.sub(r"[*?[]", r"[\g<0>]", f"{schema}.{table}"))
+
+
+def section_of(pattern: str) -> str:
+    """Write the header of the configuration's section of a pattern, as TOML. It quotes as JSON does, and DEL too."""
+    return f"[table.{json.dumps(pattern, ensure_ascii=False)}]".replace("\x7f", r"\u007f")
 
 
 def postgres_regex(pattern: str) -> str:
