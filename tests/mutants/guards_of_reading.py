@@ -474,7 +474,7 @@ GUARDS_OF_READING = (
     Guard(
         "a time before the log",
         "toolkit/history/commit_times.py",
-        "    if not any(batch.num_rows for batch in earlier):",
+        '    if not any(_positions(lake, f"{commits} and commit_lsn < {found}")):',
         "    if False:",
         "tests/postgres/test_commit_times.py::test_a_time_before_the_log_begins_is_refused",
     ),

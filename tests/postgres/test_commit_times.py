@@ -124,9 +124,37 @@ def test_a_commit_time_that_no_datetime_has_stops_no_drain(source: Config, plain
     commands.drain(config)  # finds the beacon of the one before
     found = rows_in_log(config, "kind = 'row'")
     assert [row["new"] for row in sorted(found, key=lambda row: row["commit_lsn"])] == [["1"], ["2", "two"]]
-    (ended,) = [row for row in found if row["new"] == ["2", "two"]]
-    if not time.startswith("-") and "BC" not in time:  # the first commit later than any time
-        assert lsn_at(lake_of(config), _now(config) + timedelta(days=365)) < ended["commit_lsn"]
+    with pytest.raises(ConfigError, match="no transaction that committed later"):
+        lsn_at(lake_of(config), _now(config) + timedelta(days=365))
+
+
+@pytest.mark.parametrize("capture", ["slot", "change_log"])
+@pytest.mark.parametrize("clock", [-1, 1], ids=["an hour behind", "an hour ahead"])
+def test_a_time_is_refused_around_rows_of_a_subscription(
+    source: Config, plain_lake: Config, clock: int, capture: str
+) -> None:
+    """The server sends when they committed on the publisher: they were shown for times before they came."""
+    chosen = source.source.model_copy(update={"capture": capture, "change_log_drain": "slot"})
+    config = source.model_copy(update={"root": plain_lake.root, "source": chosen})
+    sql(config, "create table public.a (id int primary key)")
+    commands.init(config)
+    times = [_now(config)]
+    sql(config, "insert into public.a values (1)")
+    times.append(_now(config))
+    _commit_at(config, str(_now(config) + timedelta(hours=clock)), "insert into public.a values (2); truncate public.a")
+    times.append(_now(config))
+    sql(config, "insert into public.a values (3)")
+    times.append(_now(config))
+    commands.drain(config)
+    commands.drain(config)
+    changes = sorted((row["commit_lsn"], row["committed_at"]) for row in rows_in_log(config, "op in ('I', 'T')"))
+    (one, _), (two, inserted), (_, truncated), (three, _) = changes
+    lake = lake_of(config)
+    assert lsn_at(lake, times[0]) <= one and lsn_at(lake, times[3]) > three
+    for time in times[1:3]:
+        with pytest.raises(ConfigError, match=f"came by replication, .*give an LSN from {Lsn(two)} to {Lsn(three)}"):
+            lsn_at(lake, time)
+    assert inserted is truncated is None
 
 
 def _commit_at(config: Config, time: str, statement: str) -> None:

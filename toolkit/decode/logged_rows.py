@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 
 from toolkit.decode.layout import LOG_COLUMNS
+from toolkit.decode.messages import NO_TIME
 from toolkit.decode.stream import Ints
 from toolkit.decode.task import Binding, DecodeTask
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
@@ -35,7 +36,7 @@ class LogRows:
     commit_lsns: Ints
     ordinals: Ints
     end_lsns: Ints
-    times: Ints  # microseconds since 1970, UTC
+    times: Ints  # microseconds since 1970, UTC, or NO_TIME
     lsns: Ints  # position at which the row was logged
     xids: Ints  # 64 bit
     relids: Ints
@@ -66,7 +67,7 @@ def unfold(batch: pa.RecordBatch, index: Ints, task: DecodeTask) -> Iterator[pa.
     if len(rows) != len(batch):
         index = index[_flags(pc.equal(batch.column("op"), "I"))]
     numbers = {
-        name: rows.column(name).cast(pa.int64()).to_numpy()
+        name: rows.column(name).cast(pa.int64()).fill_null(NO_TIME).to_numpy()
         for name in ("commit_lsn", "ordinal", "end_lsn", "committed_at", "lsn")
     }
     log = LogRows(
@@ -132,7 +133,7 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
         "end_lsn": _integers(pa.int64(), log.end_lsns),
         "lsn": _integers(pa.int64(), log.lsns),
         "xid": _integers(pa.int64(), log.xids),
-        "committed_at": _integers(pa.timestamp("us", tz="UTC"), log.times),
+        "committed_at": _integers(pa.timestamp("us", tz="UTC"), log.times, log.times != NO_TIME),
         "origin": pa.array([Origin.CHANGE_LOG] * count, pa.string()),
         "kind": pa.array([_kind(binding, op) for op in ops], pa.string()),
         "relid": _same(pa.int64(), binding.relid, count),

@@ -18,6 +18,8 @@ POSTGRES_EPOCH_US = 946_684_800_000_000
 #: The first and the last commit time, in microseconds since 2000: datetimes have it in every time zone. A session of a
 #: replication origin may set any time, and infinity. Another one counts as the nearest of these.
 TIMES = (-63_082_195_200_000_000, 252_455_529_600_000_000)
+#: Stands for the commit time of a transaction if the stream does not have it.
+NO_TIME = TIMES[0] - 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BEGIN = struct.Struct(">cqqI")

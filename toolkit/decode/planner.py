@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from toolkit.decode.messages import parse, timestamp
+from toolkit.decode.messages import NO_TIME, parse, timestamp
 from toolkit.decode.plan_state import PlanState
 from toolkit.decode.planned import Plan, PlanContext, PlannedBatch
 from toolkit.decode.stream import ROW_BYTES, Ints, Stream, open_bytes, scan
@@ -130,7 +130,7 @@ class Planner(PlanState):
             xid=int(stream.xids[number]),
             commit_lsn=int(stream.commit_lsns[number]),
             end_lsn=int(stream.end_lsns[number]),
-            committed_at=timestamp(int(stream.times[number])),
+            committed_at=None if stream.times[number] == NO_TIME else timestamp(int(stream.times[number])),
         )
         read = {
             index: ReadMessage(parse(stream.message(index), index), int(stream.ordinals[index]), int(stream.lsn(index)))

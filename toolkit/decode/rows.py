@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from toolkit.decode import logged_rows
-from toolkit.decode.messages import POSTGRES_EPOCH_US
+from toolkit.decode.messages import NO_TIME, POSTGRES_EPOCH_US
 from toolkit.decode.stream import (
     ROW_BYTES,
     Bytes,
@@ -150,6 +150,7 @@ def _batch(stream: Stream, task: DecodeTask, binding: Binding, rows: Ints) -> tu
     in_key = np.isin(binding.attnums, binding.key)
     unnamed = old_rows[(marker[old_rows] == ord("K")) & (old.kinds[:, in_key] == _NULL).any(axis=1)]
     count, transactions = len(rows), np.searchsorted(stream.begins, rows, "right") - 1
+    times = stream.times[transactions]
     chars = np.concatenate([ops, marker[old_rows]])
     arrays = [
         _integers(pa.int64(), np.full(count, task.batch_id, np.int64)),
@@ -159,7 +160,7 @@ def _batch(stream: Stream, task: DecodeTask, binding: Binding, rows: Ints) -> tu
         _integers(pa.int64(), stream.end_lsns[transactions]),
         _integers(pa.int64(), be64(stream.data, stream.offsets[rows] + 6)),
         _integers(pa.int64(), stream.xids[transactions]),
-        _integers(pa.timestamp("us", tz="UTC"), stream.times[transactions] + POSTGRES_EPOCH_US),
+        _integers(pa.timestamp("us", tz="UTC"), times + POSTGRES_EPOCH_US, times != NO_TIME),
         _constant(Origin.SLOT, count),
         _constant(Kind.ROW, count),
         _integers(pa.int64(), np.full(count, binding.relid, np.int64)),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.decode.messages import TIMES, unknown
+from toolkit.decode.messages import NO_TIME, TIMES, unknown
 from toolkit.values.errors import DecodeError
 from toolkit.values.lsn import Lsn
 from toolkit.values.spool import ROW_HEADER
@@ -111,7 +111,7 @@ class Stream:
     commits: Ints
     commit_lsns: Ints
     end_lsns: Ints
-    times: Ints  # microseconds since 2000-01-01 UTC
+    times: Ints  # microseconds since 2000-01-01 UTC, or NO_TIME
     xids: Ints  # 32 bit as sent, 64 bit once planned
 
     def __len__(self) -> int:
@@ -173,9 +173,10 @@ def scan(data: Bytes, offsets: Ints) -> Stream:
         )
     del starts, sizes  # frees memory: a huge transaction is scanned in one piece
     ordinals = ordinals_of(weights, begins, 0)
-    stream = Stream(
-        data, offsets, types, weights, ordinals, begins, commits, commit_lsns, ends, np.clip(times, *TIMES), xids
-    )  # fmt: skip
+    times = np.clip(times, *TIMES)
+    # Of a transaction that came by replication, the server sends when it committed at its origin, not here.
+    times[np.searchsorted(begins, np.flatnonzero(types == ord("O")), "right") - 1] = NO_TIME
+    stream = Stream(data, offsets, types, weights, ordinals, begins, commits, commit_lsns, ends, times, xids)
     _require_xids(stream)
     return stream
 

@@ -42,7 +42,7 @@ class Frame:
     xid: int
     commit_lsn: int
     end_lsn: int
-    committed_at: datetime
+    committed_at: datetime | None
     origin: Origin = Origin.SLOT
     birth: int = order.BIRTH  # ordinal of the first version and the baseline of a table that the transaction creates
 

@@ -10,6 +10,8 @@ from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pandas as pd
 
     from toolkit.lake.ledger import Ledger
@@ -27,36 +29,27 @@ def lsn_at(lake: Lake, at: datetime) -> Lsn:
     """Return the LSN before the first transaction in the log that committed after a time.
 
     Like PostgreSQL's `recovery_target_time`, this stops at the first later commit, although the clock of commits may
-    step back. An erasure counts as the newest transaction that was erased, so that no earlier time gives an LSN after
-    it. Each drain of a slot leaves a message on the source that the next drain reads. So a time before the last
-    drain but one always has a later commit. The beginning of a log leaves one too, which is its first commit.
+    step back. A transaction that came by replication has no time: the stream only has that of its origin. An erasure
+    counts as the newest transaction that was erased, so that no earlier time gives an LSN after it. Each drain of a
+    slot leaves a message on the source that the next drain reads. So a time before the last drain but one always has a
+    later commit. The beginning of a log leaves one too, which is its first commit.
 
     Raises:
         ConfigError: the log has no later transaction, so it may still lack a commit at or before that time; or that
-            time is before the log begins.
+            time is before the log begins; or transactions without a time may have committed before or after it.
     """
-    import pyarrow.compute as pc
-
-    from toolkit.lake.scans import scan_batches
-
     ledger = lake.reading().require()
     last = ledger.last()
     assert last is not None
     commits = f"generation = {last.generation} and ({_COMMITTED} or kind = '{Kind.ERASED}')"
-    later = f"{commits} and committed_at > '{at.astimezone(UTC).isoformat()}'"
-    found: int | None = None
-    for batch in scan_batches(lake.access, lake.access.names.events, ("commit_lsn",), where=later):
-        least = pc.min(batch.column("commit_lsn")).as_py()
-        found = least if found is None or (least is not None and least < found) else found
+    later = _positions(lake, f"{commits} and committed_at > '{at.astimezone(UTC).isoformat()}'")
+    found = min(later, default=None)
     if found is None:
         raise ConfigError(
             f"at {at.isoformat(sep=' ')}: the log, which goes to {last.complete_to}, has no transaction that committed"
             " later; drain and try again, or give an LSN"
         )
-    earlier = scan_batches(
-        lake.access, lake.access.names.events, ("commit_lsn",), where=f"{commits} and commit_lsn < {found}"
-    )
-    if not any(batch.num_rows for batch in earlier):
+    if not any(_positions(lake, f"{commits} and commit_lsn < {found}")):
         first = next(record for record in ledger.batches() if record.generation == last.generation)
         # A tick leaves no message. Its time is that of the runner, as that of the first ledger row.
         if first.tick is None or datetime.fromisoformat(first.committed_at) > at:
@@ -64,7 +57,33 @@ def lsn_at(lake: Lake, at: datetime) -> Lsn:
                 f"at {at.isoformat(sep=' ')}: the log begins at {first.complete_to}, and has no transaction that"
                 " committed before; give a later time, or an LSN"
             )
+    _require_times(lake, f"generation = {last.generation} and {_COMMITTED}", at, found)
     return Lsn(found)
+
+
+def _require_times(lake: Lake, commits: str, at: datetime, found: int) -> None:
+    """Refuse a time if transactions without one lie between the last commit before it and the first one after it."""
+    untimed = max(_positions(lake, f"{commits} and committed_at is null and commit_lsn < {found}"), default=None)
+    timed = f"{commits} and committed_at is not null"
+    if untimed is None or any(_positions(lake, f"{timed} and commit_lsn > {untimed} and commit_lsn < {found}")):
+        return
+    since = max(_positions(lake, f"{timed} and commit_lsn < {untimed}"), default=-1)
+    first = min(_positions(lake, f"{commits} and committed_at is null and commit_lsn > {since}"))
+    raise ConfigError(
+        f"at {at.isoformat(sep=' ')}: the transactions that committed from {Lsn(first)} to {Lsn(untimed)} came by"
+        f" replication, and the log does not have the time of that; give an LSN from {Lsn(first)} to {Lsn(found)}"
+    )
+
+
+def _positions(lake: Lake, where: str) -> Iterator[int]:
+    """Yield the least and the greatest commit LSN of each batch of events for which a condition holds."""
+    import pyarrow.compute as pc
+
+    from toolkit.lake.scans import scan_batches
+
+    for batch in scan_batches(lake.access, lake.access.names.events, ("commit_lsn",), where=where):
+        if batch.num_rows:
+            yield from pc.min_max(batch.column("commit_lsn")).as_py().values()
 
 
 def newest_commit(ledger: Ledger, relid: int, before: Lsn) -> datetime | None:
