@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from toolkit.history import column_life, versions
 from toolkit.ops import status_report
 from toolkit.source import connection, slot
 from toolkit.values.config import Config, SourceConfig
-from toolkit.values.errors import CdcError, HistoryDiverged
+from toolkit.values.errors import CdcError, HistoryDiverged, SlotError
 from toolkit.values.lsn import Lsn
 
 __all__ = ["plain_lake"]
@@ -142,6 +143,27 @@ def test_a_name_means_the_table_of_the_new_generation(plain_lake: Config, major:
     assert [v.valid_to for v in found] == [*(v.valid_from for v in found[1:]), None]
     spans = column_life.explain(log, "public.a")
     assert [(s.name, s.seen and s.seen.rows) for s in spans] == [("id", 3), ("x", 3), ("kept", 1)]
+
+
+@pytest.mark.parametrize("major", [18, *(pytest.param(n, marks=pytest.mark.wide) for n in (15, 16))])
+def test_wal_that_a_slot_needs_and_is_gone_is_not_waited_for(plain_lake: Config, tmp_path: Path, major: int) -> None:
+    """A restore kept the slot, or an operator made room in pg_wal. The remedy was to run the drain again, for ever."""
+    with EmbeddedServer(None, major, bindir=programs(major)) as server:
+        with psycopg.connect(server.conninfo(), autocommit=True) as conn:
+            conn.execute("create database shop")
+        config = captured(configured(plain_lake.root / "slot", SourceConfig(conninfo=server.conninfo("shop"))))
+        sql(config, "select pg_switch_wal()", "insert into public.a values (2, 'later')", "checkpoint")
+        server.stop()
+        oldest = min((server.data / "pg_wal").glob("0" * 7 + "1" + "[0-9A-F]" * 16))
+        oldest.rename(tmp_path / oldest.name)
+        server.start()
+        gone = f"{oldest.name} .*if the WAL archive has it, copy it there, else .*`cdc init --new-generation`"
+        with pytest.raises(SlotError, match=gone):
+            commands.drain(config)
+        shutil.copy2(tmp_path / oldest.name, oldest)
+        oldest.chmod(0o666)
+        commands.drain(config)
+        assert current(config, "a") == on_source(config, "a")
 
 
 def _refused(config: Config, drain: str, init: str) -> None:

@@ -129,6 +129,11 @@ def _refusals(conn: Connection, source: SourceConfig) -> Iterator[None]:
         raise SlotError(
             f"reading slot {source.slot!r}: {one_line(error)}; start a new log with `cdc init --new-generation`"
         ) from None
+    except psycopg.errors.UndefinedFile as error:  # a restore, or an operator, left WAL out; the server waits for none
+        raise SlotError(
+            f"reading slot {source.slot!r}: {one_line(error)}; if the WAL archive has it, copy it there, else start a"
+            " new log with `cdc init --new-generation`"
+        ) from None
     except psycopg.errors.UndefinedObject as error:
         if slot.read_slot(conn, source.slot) is not None:  # then a publication is missing
             raise PreflightFailed(
