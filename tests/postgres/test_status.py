@@ -110,6 +110,23 @@ def test_a_running_drain_is_no_problem(config: Config) -> None:
     assert not found.failing
 
 
+def test_a_drain_that_commits_while_the_status_is_read_is_no_problem(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot was read after the ledger. It was called ahead of it, with a new generation as the remedy."""
+
+    def drained(*given: Any) -> Any:
+        sql(config, "create table public.meanwhile (id int primary key)", "insert into public.a values (77, 'x')")
+        commands.drain(config)
+        return real(*given)
+
+    real = alerts.of_tables
+    monkeypatch.setattr(alerts, "of_tables", drained)
+    found = status_report.status(config)
+    assert (found.problem, found.stage) == (None, None)
+    assert {table.state for table in found.tables} == {State.OK}
+
+
 def _cdc(config: Config, monkeypatch: pytest.MonkeyPatch, *words: str) -> Result:
     monkeypatch.setattr(configuration, "load", lambda _: config)
     monkeypatch.setattr(frame, "_stop_spark", lambda **_: None)

@@ -123,7 +123,7 @@ def status(config: Config) -> Status:
     except OSError as error:
         where = error.filename or config.lake_access.work_dir
         found = replace(found, lake=f"reading {where}: {error.strerror}; correct permissions or free space there")
-    source = _source(config, lake, last, {table.relid for table in found.tables})
+    source, last = _settled(config, lake, last, {table.relid for table in found.tables})
     if source.pressure is not None:
         wrong += alerts.of_server(config.limits, config.source, source.slot, source.pressure, by_ticks=source.by_ticks)
     wrong += source.refused_writes
@@ -175,6 +175,24 @@ def _with_lake(found: Status, ledger: Ledger) -> Status:
         tables=tables,
         dropped=dropped_tables(ledger),
     )
+
+
+def _settled(
+    config: Config, lake: Lake, last: BatchRecord | None, known: set[int]
+) -> tuple[_Source, BatchRecord | None]:
+    """Read the source and the last batch that it was compared with.
+
+    A drain may commit a batch and then move the slot between the two readings. So what is wrong counts only if the
+    ledger is still the same after it.
+    """
+    while True:
+        found = _source(config, lake, last, known)
+        if last is None or (found.refused is None and found.stage is None):
+            return found, last
+        newest = lake.reading().last()
+        if newest is None or newest.batch_id == last.batch_id:
+            return found, last
+        lake, last = Lake(config.lake_access, rules=config.capture_rules), newest
 
 
 def _source(config: Config, lake: Lake, last: BatchRecord | None, known: set[int]) -> _Source:
