@@ -375,6 +375,27 @@ def test_rows_of_a_table_that_was_never_captured_name_the_remedy(source: Config,
             rows_at_lsn.rows(lake_of(config), name, key=key)
 
 
+def test_rows_of_a_table_that_left_capture_have_the_columns_of_its_last_build(
+    source: Config, plain_lake: Config
+) -> None:
+    """After a change of its columns, values were shown under names that others had got, or Spark named a column."""
+    config = source.model_copy(update={"root": plain_lake.root})
+    sql(config, "create table public.other (id int primary key)")
+    sql(config, "create table public.t (id int primary key, a text, b text)")
+    commands.init(config)
+    (last,) = (v for v in ledger_of(config).latest_versions().values() if v.table.name == "t")
+    columns = {"id": "bigint", "a": "string", "b": "string", "_cdc_text": "string"}
+    made = {"cdc.relid": last.table.relid, "cdc.generation": last.generation, "cdc.schema-id": last.schema_id}
+    make_small(config.lake_access, "current.public__t", columns, **{name: str(value) for name, value in made.items()})
+    config = config.model_copy(update={"source": config.source.model_copy(update={"exclude": ("public.t",)})})
+    commands.init(config)
+    for statement in ("drop column a", "rename b to a", "add c int default 7"):
+        sql(config, f"alter table public.t {statement}")
+    commands.drain(config)
+    assert ledger_of(config).latest_versions()[last.table.relid].table.column("c") is not None
+    assert rows_at_lsn.read_rows(lake_of(config), "public.t").columns == ("id", "a", "b")
+
+
 def test_rows_of_a_table_that_was_never_captured_name_the_remedy_where_another_one_had_its_name(
     source: Config, plain_lake: Config
 ) -> None:

@@ -64,6 +64,8 @@ def read_rows(
 ) -> FoundRows:
     """Read rows as PostgreSQL prints them, by the table's present column names; at most `limit`.
 
+    A table that left capture keeps the column names of its last build.
+
     Without `as_of` and `key`: the current rows. With `as_of`: the rows valid at that LSN. With `key`: every version of
     the rows whose columns have these texts, oldest first, with its bounds and whether it is unverified. With both: the
     version valid at `as_of`. A line of the log says if the table is stale now.
@@ -75,23 +77,25 @@ def read_rows(
         NotProven: the table was stale at that LSN.
     """
     from toolkit.history import versions
-    from toolkit.lake import row_lines, small_rows
+    from toolkit.lake import reads, row_lines, small_rows
     from toolkit.values.row_line import comparison
 
     last = versions.newest(lake.ledger, table, as_of)
     version = last.table
-    plan = comparison(version, 1)
+    versioned = as_of is not None or key is not None
+    kept = lake.access.names
+    relation = f"{kept.history if versioned else kept.current}.{last.history_name}"
+    there = reads.metadata_location(lake.access, relation) is not None
+    made = reads.properties(lake.access, relation) if there else None
+    plan = comparison(_shape(lake.ledger, last, made or {}), 1)
     names = [c.name for c in plan.columns]
     unknown = [name for name in key or () if name not in names]
     if unknown:
         raise ConfigError(f"{version.identifier} has no column {unknown[0]!r}; {nearest(unknown[0], names)}")
     _require_known(lake.access, lake.ledger, version, as_of)
-    versioned = as_of is not None or key is not None
     if version.dropped and not versioned:
         raise ConfigError(f"rows of {version.identifier}: it was dropped at {last.end_lsn}; give a key or an LSN")
-    kept = lake.access.names
-    relation = f"{kept.history if versioned else kept.current}.{last.history_name}"
-    _require_built(lake, relation, last, as_of)
+    _require_built(lake, relation, made, last, as_of)
     if as_of is None:
         _warn_if_not_current(lake.ledger, last)
     columns = names if key is None else [*names, *row_versions.OF_VERSION]
@@ -103,23 +107,34 @@ def read_rows(
     return FoundRows(columns, row_versions.read(lake.spark, relation, fields, key, as_of, limit))
 
 
-def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | None) -> None:
+def _shape(ledger: Ledger, last: SchemaVersion, made: Mapping[str, str]) -> TableVersion:
+    """Return the version whose columns a built table with these properties has.
+
+    A build brings a captured table to the newest version, and leaves one that left capture as it is.
+    """
+    relid = last.table.relid
+    if any(table.relid == relid for table in live_tables(ledger)):
+        return last.table
+    built = made.get("cdc.generation"), made.get("cdc.schema-id")
+    found = (v.table for v in ledger.schema_versions() if (str(v.generation), str(v.schema_id)) == built)
+    return next((table for table in found if table.relid == relid), last.table)
+
+
+def _require_built(
+    lake: Lake, relation: str, made: Mapping[str, str] | None, last: SchemaVersion, as_of: Lsn | None
+) -> None:
     """Refuse to read a table that lacks changes of the log below the given LSN. A table that lacks none is current.
 
     The newest rows need no such check: they are those of the last build, and no LSN was given. Another source table may
     have, or have had, the name and with it the built table. Columns are named as in the newest schema version, so the
     table must be built from that one.
     """
-    from toolkit.lake import reads
-
     version = last.table
     doing = f"rows of {version.identifier}"
     live = {table.relid for table in live_tables(lake.ledger)}
     builds = version.published if version.dropped else version.relid in live
     way = "cdc build" if builds else f"cdc build --as-of-lsn {as_of or last.commit_lsn}"
-    there = reads.metadata_location(lake.access, relation) is not None
-    made = reads.properties(lake.access, relation) if there else {}
-    if not there or made.get("cdc.relid", str(version.relid)) != str(version.relid):
+    if made is None or made.get("cdc.relid", str(version.relid)) != str(version.relid):
         if version.dropped and erased_to(lake.ledger, version.relid, Lsn(0)) is not None:
             raise ConfigError(f"{doing}: it was dropped at {last.end_lsn} and is erased; nothing of it is left to read")
         if not builds and version.relid not in copied(lake.ledger):
@@ -127,7 +142,7 @@ def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | 
                 f"{doing}: it was never captured; `cdc status` says why, and `cdc init` captures the tables that"
                 " [source] tables names"
             )
-        found = "is of another table, which has or had its name" if there else "is not built"
+        found = "is of another table, which has or had its name" if made else "is not built"
         raise ConfigError(f"{doing}: {relation} {found}; run `{way}`")
     if builds and not version.dropped:
         if made.get("cdc.generation", str(last.generation)) != str(last.generation):
