@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 #: Keys of a snapshot that `ddl.changes_without_event` compares.
-_EXPLAINED = ("entries", "guards", "labels", "places", "stamps", "storage")
+_APART = (*ddl.EXPLAINED, "stamps", "storage")
 _LOCK_SECONDS = 2  # longest wait for DDL that has not committed
 
 
@@ -274,7 +274,7 @@ class _Comparison:
 
 def _moved(was: dict[str, Any], now: dict[str, Any]) -> bool:
     """Return whether the log needs the new state of what differs, although nothing is unexplained."""
-    if any(was.get(key) != now.get(key) for key in ("entries", "guards", "labels", "places")):
+    if any(was.get(key) != now.get(key) for key in ddl.EXPLAINED):
         return True
     return ddl.toast_tables(was) != ddl.toast_tables(now)
 
@@ -286,7 +286,7 @@ def _differences(was: dict[str, object], now: dict[str, object]) -> list[str]:
         a, b = was.get(key), now.get(key)
         if key == "columns":
             a, b = _plain_columns(a), _plain_columns(b)
-        if key not in ("dropped", *_EXPLAINED) and a != b:
+        if key not in ("dropped", *_APART) and a != b:
             names.append(key)
     return names
 

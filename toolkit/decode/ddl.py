@@ -40,6 +40,8 @@ _WORD = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")+"|[^\W\d][\w$]*""")  # words 
 _USING = re.compile(r"\busing\b", re.IGNORECASE)
 _AROUND = ("begin", "start", "commit", "set")
 _MAY_RUN_CODE = re.compile(r"\b(default|check|generated|attach|validate)\b|\\", re.IGNORECASE)
+#: Keys of a snapshot in which a difference may explain itself. `changes_without_event` says whether it does.
+EXPLAINED = ("entries", "guards", "labels", "places")
 #: Keys of a column's snapshot that come from the column's own row in the catalog.
 _OF_ITS_ROW = ("name", "type_oid", "typmod", "not_null", "default", "generated", "identity")
 _LAST_BUILT_IN = 16383  # OID
@@ -120,7 +122,7 @@ def is_another_state(was: dict[str, Any], now: dict[str, Any], *, own: Collectio
 
     A partition gets such an entry when its root moves to a schema that is published, and a new file by VACUUM FULL.
     """
-    apart = ("entries", "guards", "labels", "places", "storage")
+    apart = (*EXPLAINED, "storage")
     if {**was, **dict.fromkeys(apart)} != {**now, **dict.fromkeys(apart)}:
         return True
     return any(changes_without_event(was, now, own=own))
