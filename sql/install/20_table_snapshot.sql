@@ -481,7 +481,7 @@ select
       from pg_enum as e
       where e.oid in (
         select l.oid::int8::oid
-        from jsonb_path_query(a.columns, '$[*].*[*].oid') as l (oid) -- of its own labels, and of labels inside values
+        from jsonb_path_query(a.columns, '$[*].*[*].oid') as l (oid) -- labels of the enum of a column, and of enums inside its type
       )
       having count(*) > 0
     ),

@@ -478,4 +478,18 @@ GUARDS_OF_READING = (
         "    if False:",
         "tests/postgres/test_commit_times.py::test_a_time_before_the_log_begins_is_refused",
     ),
+    Guard(
+        "the time of a commit on another server",
+        "toolkit/decode/stream.py",
+        """times[np.searchsorted(begins, np.flatnonzero(types == ord("O")), "right") - 1] = NO_TIME""",
+        "pass",
+        "tests/postgres/test_commit_times.py::test_a_time_is_refused_around_rows_of_a_subscription",
+    ),
+    Guard(
+        "a ledger that a drain moved while the slot was read",
+        "toolkit/ops/status_report.py",
+        "if newest is None or newest.batch_id == last.batch_id:",
+        "if True:",
+        "tests/postgres/test_status.py::test_a_drain_that_commits_while_the_status_is_read_is_no_problem",
+    ),
 )

@@ -129,7 +129,7 @@ def _refusals(conn: Connection, source: SourceConfig) -> Iterator[None]:
         raise SlotError(
             f"reading slot {source.slot!r}: {one_line(error)}; start a new log with `cdc init --new-generation`"
         ) from None
-    except psycopg.errors.UndefinedFile as error:  # a restore, or an operator, left WAL out; the server waits for none
+    except psycopg.errors.UndefinedFile as error:  # WAL that was removed by hand, or left out of a restore
         raise SlotError(
             f"reading slot {source.slot!r}: {one_line(error)}; if the WAL archive has it, copy it there, else start a"
             " new log with `cdc init --new-generation`"
