@@ -28,6 +28,7 @@ _OTHER_METHOD = (
     ("ddl", "settings", "found"),
     [
         ("create table public.t (id regclass primary key)", {}, "key column id of type regclass.*column id type oid"),
+        ("create table public.t (id regclass[] primary key)", {}, r"column id of type regclass\[\].*id type oid\[\]"),
         ("create unlogged table public.t (id int primary key)", {}, "is unlogged.*alter table public.t set logged"),
         (PARTITIONED.replace("public.m", "public.t"), _STATEMENT, 'is partitioned.*triggers = "row"'),
         ("create table public.t (id int); create table public.t2 () inherits (public.t)", _STATEMENT, "tree"),

@@ -224,10 +224,11 @@ def refusals(conn: Connection, rules: CaptureRules) -> Iterator[tuple[str, str, 
             )
         if about["unstable_keys"]:
             column = about["unstable_keys"][0].rpartition(" ")
+            stable = "oid[]" if column[2].endswith("[]") else "oid"
             yield (
                 name,
                 f"has key column {column[0]} of type {column[2]}, whose text depends on other objects",
-                f"run: alter table {name} alter column {column[0]} type oid, or take it out of the change log",
+                f"run: alter table {name} alter column {column[0]} type {stable}, or take it out of the change log",
             )
         if chosen.triggers == Triggers.STATEMENT and chosen.capture == Capture.BOTH:
             yield (
