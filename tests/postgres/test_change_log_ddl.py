@@ -127,6 +127,16 @@ def test_ddl_between_two_drains(world: World, ticks: bool) -> None:
     world.exact(*names)
 
 
+def test_why_a_key_identifies_no_row_is_said_once(world: World) -> None:
+    """The log and the state of capture have the same reason, and both were shown."""
+    log = world.start(
+        "create domain named regclass", "create table t (id named primary key)", **{"capture": "change_log"}
+    )
+    log.drain()
+    said = "rows are identified by column id, whose text changes with names of other objects"
+    assert log.states()["public.t"].reason == said
+
+
 @pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
 def test_a_new_partition_is_rewritten_after_its_first_row(world: World, ticks: bool) -> None:
     """Its rows are not among the messages of the slot under its own OID: the table counted as empty, and stayed ok."""

@@ -333,7 +333,7 @@ def _whole(ledger: LogReader, version: SchemaVersion, state: TableState) -> Tabl
     return replace(
         state,
         state=State.STALE,
-        reason=f"{state.reason}; {reason}" if state.reason else reason,
+        reason="; ".join(dict.fromkeys(filter(None, (state.reason, reason)))),
         from_lsn=state.from_lsn or version.end_lsn,
         remedy=remedy,
         repaired_lsn=None,
