@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.trap_world import World, world
@@ -160,3 +161,22 @@ def test_a_new_partition_is_rewritten_after_its_first_row(world: World, ticks: b
     world.exact("part_empty_1")
     log.repair("public.part_filled_1")
     world.exact("part_filled_1")
+
+
+@pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
+def test_ddl_of_transactions_that_overlap(world: World, ticks: bool) -> None:
+    """The DDL of the transaction that began first counted as the earlier one, of each of its tables."""
+    log = world.start(_TABLE.format("a"), _TABLE.format("b"), **{"capture": "change_log"} | _settings(ticks))
+    with psycopg.connect(world.config.source.conninfo) as first:
+        first.execute("alter table a add column c int default 5")
+        world.sql(
+            "insert into b (id) values (4)", "alter table b rename v to x",
+            "alter table b add column c int default 7, drop column e", "insert into b (id, x, c) values (5, 'x', 6)",
+        )  # fmt: skip
+        first.execute("insert into b (id, x) values (6, 'y')")
+        first.execute("alter table b rename x to v")
+        first.execute("alter table b drop column k")
+        first.execute("insert into b (id, c) values (7, 8)")
+    log.drain()
+    assert world.stale() == {}
+    world.exact("a", "b")
