@@ -166,6 +166,7 @@ set timezone = 'UTC'
 set bytea_output = 'hex'
 set extra_float_digits = 3
 set lc_monetary = 'C'
+set quote_all_identifiers = off
 set row_security = off
 set lock_timeout = 0
 as $function$
@@ -263,6 +264,7 @@ begin
     pg_catalog.set_config('bytea_output', 'hex', true),
     pg_catalog.set_config('extra_float_digits', '3', true),
     pg_catalog.set_config('lc_monetary', 'C', true),
+    pg_catalog.set_config('quote_all_identifiers', 'off', true),
     pg_catalog.set_config('row_security', 'off', true),
     pg_catalog.set_config('lock_timeout', '0', true);
 end
@@ -401,6 +403,7 @@ set timezone = 'UTC'
 set bytea_output = 'hex'
 set extra_float_digits = 3
 set lc_monetary = 'C'
+set quote_all_identifiers = off
 set row_security = off
 set lock_timeout = 0
 as $function$
@@ -523,6 +526,7 @@ set timezone = 'UTC'
 set bytea_output = 'hex'
 set extra_float_digits = 3
 set lc_monetary = 'C'
+set quote_all_identifiers = off
 set row_security = off
 set lock_timeout = 0
 as $function$

@@ -158,24 +158,25 @@ def test_trap_124_a_long_transaction_holds_up_no_other_session(log: Log, databas
 
 def test_trap_126_the_applications_settings_do_not_leak_in(log: Log, database: str) -> None:
     log.conn.execute(
-        "create table public.t (id int primary key, b bytea, i interval, f float8, t timestamptz, m money)"
+        "create table public.t (id int primary key, b bytea, i interval, f float8, t timestamptz, m money, r regclass)"
     )
     log.install()
     since = log.tick()
     for number, settings in enumerate(
         (
             "set bytea_output = escape; set intervalstyle = iso_8601; set extra_float_digits = -5",
-            "set datestyle = 'German'; set lc_monetary = 'C'; set timezone = 'Japan'",
+            "set datestyle = 'German'; set lc_monetary = 'C'; set timezone = 'Japan'; set quote_all_identifiers = on",
         )
     ):
         with psycopg.connect(database, autocommit=True) as app:
             app.execute(settings)
             app.execute(
-                "insert into t values (%s, '\\x00ff', '1 day', 0.1::float8 + 0.2, '2024-01-02 03:04:05.6+00', '1.5')",
+                "insert into t"
+                " values (%s, '\\x00ff', '1 day', 0.1::float8 + 0.2, '2024-01-02 03:04:05.6+00', '1.5', 'pg_class')",
                 [number],
             )
     texts = {(row.new or "")[2:] for row in log.rows(since, log.tick())}
-    assert texts == {',"\\\\x00ff","1 day",0.30000000000000004,"2024-01-02 03:04:05.6+00",$1.50)'}
+    assert texts == {',"\\\\x00ff","1 day",0.30000000000000004,"2024-01-02 03:04:05.6+00",$1.50,pg_class)'}
 
 
 def test_trap_127_what_goes_past_a_trigger(log: Log, database: str) -> None:
