@@ -779,6 +779,15 @@ begin
       join pg_depend as m on m.refclassid = d.classid and m.refobjid = d.objid and m.deptype = 'e'
       where d.classid = 'pg_extension'::regclass and m.classid in ('pg_class'::regclass, 'pg_type'::regclass);
     end if;
+    if tg_tag like '%SUBSCRIPTION' then -- its rows fire no statement triggers, and its end is no event
+      tables := tables || array(
+        select r.srrelid
+        from pg_event_trigger_ddl_commands() as d
+        join pg_subscription_rel as r on r.srsubid = d.objid
+        join pg_trigger as t on t.tgrelid = r.srrelid and t.tgname like '!cdc\_%'
+        where d.classid = 'pg_subscription'::regclass
+      );
+    end if;
     if altered <> '{}' and tg_tag <> 'CREATE PUBLICATION' then
       publication := cdc.altered_publication(altered);
       if publication is null then
