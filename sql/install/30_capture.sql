@@ -969,15 +969,22 @@ begin
       'tables', to_jsonb(tables::int8[])
     ));
     -- Where a column took the name of a dropped one, a row that another event trigger wrote before this one fired looks
-    -- like a row with the columns before.
+    -- like a row with the columns before. In the change log, whose images have no names, any new column takes its place.
     if exists (
-      select
-      from pg_event_trigger_dropped_objects() as d
-      join pg_attribute as a on a.attrelid = d.objid and a.attname = d.address_names[3] and not a.attisdropped
-      where d.object_type = 'table column'
-    ) and exists (
       select from pg_event_trigger as t
       where t.evtname < '_cdc_0_drop' and t.evtevent = 'sql_drop' and t.evtenabled <> 'D'
+    ) and exists (
+      select
+      from pg_event_trigger_dropped_objects() as d
+      join pg_attribute as a on a.attrelid = d.objid and not a.attisdropped
+      where d.object_type = 'table column'
+        and (
+          a.attname = d.address_names[3]
+          or a.attnum > d.objsubid
+          and age(a.xmin) <= 0
+          and cdc.of_this_transaction(a.xmin)
+          and exists (select from pg_trigger as t where t.tgrelid = d.objid and t.tgname like '!cdc\_%')
+        )
     ) then
       perform cdc.capture_failed(tg_tag, 'another event trigger fires before that of capture', objects, tables);
     end if;

@@ -225,3 +225,20 @@ def test_a_subscription_between_two_drains(world: World, pg: EmbeddedServer, tic
     world.exact("a")
     log.repair("public.b")
     world.exact("b")
+
+
+@pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
+def test_a_row_of_an_event_trigger_that_fires_before_capture(world: World, ticks: bool) -> None:
+    """It has the columns after the command, and as many as before: its values were those of other columns."""
+    log = world.start(_TABLE.format("a"), **{"capture": "change_log"} | _settings(ticks))
+    world.sql(
+        "create function early() returns event_trigger language plpgsql as $$ begin"
+        " insert into public.a (id, e) values (9, '9'); end $$",
+        'create event trigger "A" on sql_drop execute function early()',
+        "alter table a drop column v, add column w text",
+        'drop event trigger "A"',
+    )
+    log.drain()
+    assert set(world.stale()) == {"public.a"}
+    log.repair("public.a")
+    world.exact("a")
