@@ -132,8 +132,10 @@ begin
       select jsonb_path_query(tables, 'strict $[*].entries[*][3]')
       union
       select jsonb_path_query(tables, '$[*].labels[*][2]')
+      union
+      select jsonb_path_query(tables, '$[*].triggers[*][1]') -- a text
     ) as w
-    where age(w.writer::text::xid) <= 0 and cdc.of_this_transaction(w.writer::text::xid)
+    where age((w.writer #>> '{}')::xid) <= 0 and cdc.of_this_transaction((w.writer #>> '{}')::xid)
   );
 end
 $function$;

@@ -242,3 +242,26 @@ def test_a_row_of_an_event_trigger_that_fires_before_capture(world: World, ticks
     assert set(world.stale()) == {"public.a"}
     log.repair("public.a")
     world.exact("a")
+
+
+@pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
+def test_a_trigger_that_was_disabled_uncaptured_before_a_captured_command(world: World, ticks: bool) -> None:
+    """The event of that command shows the trigger as it is now, and the comparison of the catalogs found no change."""
+    names = ("disabled", "replaced", "altered")
+    again = 'create trigger "!cdc_truncate" after truncate on replaced for each statement execute function'
+    log = world.start(*map(_TABLE.format, names), **{"capture": "change_log"} | _settings(ticks))
+    world.sql("set event_triggers = off")
+    world.sql(
+        'alter table disabled disable trigger "!cdc_row"', "insert into disabled (id) values (9)",
+        'alter table disabled enable always trigger "!cdc_row"',
+        'drop trigger "!cdc_truncate" on replaced', "truncate replaced", f"{again} cdc.log_truncate()",
+        'alter table replaced enable always trigger "!cdc_truncate"',
+    )  # fmt: skip
+    world.sql("set event_triggers = on")
+    world.sql(*(f"alter table {name} alter v set statistics 5" for name in names))
+    log.drain()
+    assert set(world.stale()) == {"public.disabled", "public.replaced"}
+    log.repair(*world.stale())
+    world.sql(*(f"alter table {name} add column c int default 3" for name in names))
+    log.drain()
+    world.exact(*names)

@@ -70,6 +70,8 @@ def changes_without_event(
         yield UNEXPLAINED_PLACE
     if _replaced("places", was, now):  # a captured DETACH takes the place away
         yield "a partition was detached for a while without a captured event"
+    if "triggers" in was and _replaced_triggers(was["triggers"], now.get("triggers"), own):
+        yield "a trigger of the change log was another one, or disabled, for a while without a captured event"
     if _replaced("labels", was, now, own):
         yield "a label of an enum was another one for a while without a captured event"
     if "stamps" not in was or "stamps" not in now:
@@ -102,6 +104,12 @@ def _replaced(key: str, was: dict[str, Any], now: dict[str, Any], own: Collectio
     """Return whether a row of the catalog between two objects, which both snapshots have, was written in between."""
     before = {(one, other): rest for one, other, *rest in was.get(key, ())}
     return any(before.get((one, other), rest) != rest and rest[-1] not in own for one, other, *rest in now.get(key, ()))
+
+
+def _replaced_triggers(was: Collection[Any] | None, now: Collection[Any] | None, own: Collection[int]) -> bool:
+    """Return whether a trigger of the change log was created or altered in between."""
+    before = {oid: stamp for oid, stamp in was or ()}
+    return any(before.get(oid) != stamp and int(stamp) not in own for oid, stamp in now or ())
 
 
 def _unguarded(was: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
