@@ -113,6 +113,19 @@ def test_the_views_of_a_root_follow_its_partitions(config: Config) -> None:
     assert _shown(config, "current.public__m") == _source(config)
 
 
+def test_a_view_is_read_after_a_column_of_its_tables_has_got_another_type(config: Config) -> None:
+    """A view has the types of the time at which it was made. No build made it again, so that no reader could read it."""
+    run_sql(config, "alter table public.m add w int", "insert into public.m values (3, 'three', 3)")
+    assert _run(config).green
+    run_sql(config, "alter table public.m alter w type bigint", "insert into public.m values (13, 'x', 5000000000)")
+    assert _run(config).green
+    shown = session.own_session(config.lake_access).sql("select id, w from current.public__m where w is not null")
+    assert sorted(map(tuple, shown.collect())) == [(3, 3), (13, 5_000_000_000)]
+    made = reads.metadata_location(config.lake_access, "current.public__m")
+    commands.build(config)
+    assert reads.metadata_location(config.lake_access, "current.public__m") == made, "made again for nothing"
+
+
 def test_a_named_table_is_compared_or_refused(config: Config) -> None:
     """A named root was not compared, nor was a table without rows in the log: the check of another one was green."""
     run_sql(config, "create table public.gone (id int primary key)", "create table public.kept (id int primary key)")

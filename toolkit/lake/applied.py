@@ -119,7 +119,7 @@ def commits(metadata: dict[str, Any]) -> Iterator[Commit]:
         if ref["type"] == "tag":
             tags.setdefault(ref["snapshot-id"], []).append(name)
     shapes = {
-        s["schema-id"]: tuple((f["id"], f["name"], _spark_type(f["type"])) for f in s["fields"])
+        s["schema-id"]: tuple((f["id"], f["name"], spark_type_of(f["type"])) for f in s["fields"])
         for s in metadata.get("schemas") or ()
     }
     current = reads.current_snapshot(metadata)
@@ -175,14 +175,14 @@ def _stated(snapshot: Mapping[str, Any]) -> dict[str, str]:
     return {k: v for k, v in (snapshot.get("summary") or {}).items() if k.startswith(_POSITION)}
 
 
-def _spark_type(type_: Any) -> str:
+def spark_type_of(type_: Any) -> str:
     """Return Spark's name of a type in a metadata file."""
     if isinstance(type_, str):
         return _SPARK.get(type_, type_.replace(" ", ""))
     if type_["type"] == "list":
-        return f"array<{_spark_type(type_['element'])}>"
+        return f"array<{spark_type_of(type_['element'])}>"
     if type_["type"] == "map":
-        return f"map<{_spark_type(type_['key'])},{_spark_type(type_['value'])}>"
+        return f"map<{spark_type_of(type_['key'])},{spark_type_of(type_['value'])}>"
     return str(type_)
 
 

@@ -11,9 +11,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import published_views, reads
+from toolkit.lake.applied import spark_type_of
 from toolkit.lake.proofs import generation_of, proofs_by_name
+from toolkit.lake.table_layout import schema_of
 from toolkit.rawlog.roots import Root, find_roots
 from toolkit.rawlog.states import copied
+from toolkit.values.errors import TableDamaged
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table, quote_spark
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 _log = logger(__name__)
 #: Property of the views: the relid of the root.
 ROOT = "cdc.root"
+#: Property of the views of `current`: the types of their columns in the tables that they read.
+_TYPES = "cdc.types"
 
 
 def shown_roots(ledger: Ledger, at: Lsn | None = None) -> tuple[Root, ...]:
@@ -59,7 +64,7 @@ def drop_outdated(access: LakeAccess, spark: SparkSession, ledger: Ledger) -> di
 
 
 def follow(access: LakeAccess, spark: SparkSession, ledger: Ledger) -> dict[str, str]:
-    """Create or replace the views of `current` of which the query has changed, once all partitions are built.
+    """Create or replace the views of `current` of which the query or a type has changed, once all partitions are built.
 
     Return why views with damaged metadata are left as they are.
     """
@@ -77,9 +82,26 @@ def follow(access: LakeAccess, spark: SparkSession, ledger: Ledger) -> dict[str,
             relations = [f"{access.names.current}.{quote_spark(part)}" for part in parts]
             columns = (*root.columns.values(), "_cdc_from_lsn", "_cdc_text")
             view = f"{access.names.current}.{root.name}"
+            types = _types(access, parts, columns)
+            if types is None:
+                continue
             with reads.noting_damage(failed, view):
-                _show(access, spark, view, query(columns, relations), root, {})
+                _show(access, spark, view, query(columns, relations), root, {_TYPES: types})
     return failed
+
+
+def _types(access: LakeAccess, parts: Iterable[str], columns: Iterable[str]) -> str | None:
+    """Return the types of these columns in the tables of `current`; None if the metadata of a table is damaged.
+
+    A view keeps the types that it was created with, and cannot be read once a table has a type that does not fit them.
+    """
+    shapes = set()
+    for found in reads.each_metadata(access, [f"{access.names.current}.{part}" for part in parts]):
+        if found is None or isinstance(found, TableDamaged):
+            return None
+        types = {field["name"]: spark_type_of(field["type"]) for field in schema_of(found)["fields"]}
+        shapes.add(", ".join(types.get(name, "none") for name in columns))
+    return "; ".join(sorted(shapes))
 
 
 def follow_published(
