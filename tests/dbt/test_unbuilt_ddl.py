@@ -70,6 +70,40 @@ def test_rows_are_read_from_a_table_of_the_newest_schema_version_only(built: Lak
         _rows(built, wider)
 
 
+def test_rows_at_an_lsn_have_no_column_of_a_later_time(built: Lake) -> None:
+    """A column had the name of a dropped one, and showed its own default where the source had shown other values; one
+    that was published later showed NULL.
+    """
+    source = Source()
+    number = column(1, "id", "integer", not_null=True)
+    again = Table(502, "again", [number, column(2, "x"), column(3, "k")], [1])
+    later = Table(503, "later", [number, column(2, "v", published=False)], [1])
+    for table in (again, later):
+        source.baseline(table, first=True)
+    source.begin()
+    source.insert(again, {1: "1", 2: "old", 3: "k"})
+    source.insert(later, {1: "1"})
+    source.commit()
+    before = source.lsn
+    source.begin()
+    source.drop_column(again, 2)
+    source.add_column(again, column(4, "x", has_missing=True, missing="new"))
+    later.columns = [number, column(2, "v")]
+    source.schema(later)
+    source.gap(later)
+    source.commit()
+    later.rows[0][2] = "sent"
+    source.baseline(later)
+    built.append(source)
+    built.build()
+    assert _rows(built, again, before) == [{"id": "1", "k": "k"}]
+    assert _rows(built, later, before) == [{"id": "1"}]
+    with pytest.raises(ConfigError, match="has no column 'x'"):
+        rows_at_lsn.rows(lake_of(built.config), "public.again", Lsn(before), {"x": "new"})
+    assert _rows(built, again, source.lsn) == _rows(built, again) == [{"id": "1", "k": "k", "x": "new"}]
+    assert _rows(built, later, source.lsn) == [{"id": "1", "v": "sent"}]
+
+
 def test_a_key_moved_beside_an_unchanged_value_of_a_column_that_was_dropped(built: Lake) -> None:
     """No build of the table succeeded any more: nothing is to be filled, and the statement for it was half of one."""
     source = Source()

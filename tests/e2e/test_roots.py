@@ -114,7 +114,7 @@ def test_the_views_of_a_root_follow_its_partitions(config: Config) -> None:
 
 
 def test_a_view_is_read_after_a_column_of_its_tables_has_got_another_type(config: Config) -> None:
-    """A view has the types of the time at which it was made. No build made it again, so that no reader could read it."""
+    """A view has the types of the time at which it was made. No build made it again, so no reader could read it."""
     run_sql(config, "alter table public.m add w int", "insert into public.m values (3, 'three', 3)")
     assert _run(config).green
     run_sql(config, "alter table public.m alter w type bigint", "insert into public.m values (13, 'x', 5000000000)")

@@ -14,7 +14,7 @@ import pytest
 from tests.dbt.scenario import Source, Table, column
 from toolkit.rawlog import order
 from toolkit.rawlog.memory import MemoryReading
-from toolkit.rawlog.plan import Layer, TablePlan, plans
+from toolkit.rawlog.plan import Layer, TablePlan, labels_at, plans
 from toolkit.rawlog.states import Doubt
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
@@ -23,15 +23,19 @@ Planned = Callable[..., dict[Layer, TablePlan]]
 RELID = 300
 
 
+def reading(source: Source, root: Path) -> MemoryReading:
+    """The log of a source."""
+    source.batch()
+    events = [asdict(event) for batch in source.all_batches for event in batch]
+    return MemoryReading(Config(root=root).capture_rules, 1, events)
+
+
 @pytest.fixture
 def planned(tmp_path: Path) -> Planned:
     """Both plans of the table of a source, at its end or at an LSN."""
 
     def plan(source: Source, upto: int | None = None) -> dict[Layer, TablePlan]:
-        source.batch()
-        events = [asdict(event) for batch in source.all_batches for event in batch]
-        log = MemoryReading(Config(root=tmp_path).capture_rules, 1, events)
-        found = plans(log, Lsn(source.lsn if upto is None else upto))
+        found = plans(reading(source, tmp_path), Lsn(source.lsn if upto is None else upto))
         return {one.layer: one for one in found if one.relid == RELID}
 
     return plan
@@ -187,6 +191,48 @@ def test_a_label_that_another_value_took_over_is_the_first_ones_before_the_copy(
     assert [(era.since, dict(era.labels)) for era in eras] == [(second, {"sad": "blue"}), (first, {"sad": "grey"})]
 
 
+def test_labels_of_a_type_that_the_column_no_longer_has_are_replaced_before_the_copy(planned: Planned) -> None:
+    """Once the column had another type, history showed of the enum what each row was written with."""
+    table = a_table()
+    table.columns.append(labels("sad", "ok"))
+    source = started(table)
+    first = source.lsn - 8
+    table.columns[-1] = labels("grey", "ok", former=("sad",))
+    in_a_transaction(source, lambda: source.schema(table))
+    table.columns[-1] = column(4, "mood")  # which makes the table stale
+    retyped = in_a_transaction(source, lambda: source.schema(table)) + 0x40
+    second = source.lsn
+    source.baseline(table, first=True)
+    eras = planned(source)[Layer.HISTORY].columns[-1].relabel
+    found = [(era.since, dict(era.labels)) for era in eras]
+    assert found == [(second, {}), (retyped, {}), (first, {"sad": "grey"})]
+    assert planned(source)[Layer.CURRENT].columns[-1].relabel == ()
+
+
+def test_labels_at_an_lsn_have_the_names_of_that_time(tmp_path: Path) -> None:
+    """`history` has the names of today, and rows at an LSN showed these."""
+    table = a_table()
+    table.columns.append(labels("sad", "ok"))
+    source = started(table)
+    points = [source.lsn]
+    for label, former in (("grey", ("sad",)), ("blue", ("sad", "grey"))):
+        table.columns[-1] = labels(label, "ok", former=former)
+        in_a_transaction(source, lambda: source.schema(table))
+        points.append(source.lsn)
+    table.columns[-1] = column(4, "mood")
+    source.baseline(table, first=True)
+    source.batch()
+
+    def shown(upto: int) -> list[dict[str, str]]:
+        log = reading(source, tmp_path)
+        built = [v.table for v in log.schema_versions() if v.commit_lsn < upto][-1]
+        eras = (labels_at(log, built, Lsn(at)) for at in points)
+        return [dict(era[4].labels) if 4 in era else {} for era in eras]
+
+    assert shown(points[-1]) == [{"blue": "sad"}, {"blue": "grey"}, {}]
+    assert shown(source.lsn) == [{"blue": "sad"}, {"blue": "grey"}, {}], "the copy has another type"
+
+
 def test_a_missing_value_that_a_copy_has_lost_still_shows_in_older_rows(planned: Planned) -> None:
     """A rewrite drops it from the catalog. The history then showed NULL in rows that are older than the column."""
     table = a_table()
@@ -222,8 +268,8 @@ def test_labels_inside_an_array_are_replaced_if_they_are_plain(planned: Planned,
     table.columns[-1] = inside("fine", ("ok",))
     in_a_transaction(source, lambda: source.schema(table))
     for plan in planned(source).values():
-        assert plan.columns[-1].nested
-        assert [dict(era.labels) for era in plan.columns[-1].relabel] == ([{"ok": "fine"}] if plain else [])
+        eras = [(dict(era.labels), era.nested) for era in plan.columns[-1].relabel]
+        assert eras == ([({"ok": "fine"}, True)] if plain else [])
 
 
 def test_labels_inside_an_array_stay_replaced_before_one_that_may_be_quoted(planned: Planned) -> None:

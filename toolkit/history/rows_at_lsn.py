@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from toolkit.history.versions import resolve
 from toolkit.lake import proofs, row_versions
 from toolkit.lake.proofs import differing_tables
+from toolkit.rawlog.plan import labels_at
 from toolkit.rawlog.states import State, copied, erased_to, live_tables, states_at, verdicts
 from toolkit.values.errors import ConfigError, NotProven, UnknownTable
+from toolkit.values.lake_types import relabelled_sql
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import nearest
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.opened import Lake
     from toolkit.values.lake_access import LakeAccess
-    from toolkit.values.table import SchemaVersion, TableVersion
+    from toolkit.values.row_line import Comparison
+    from toolkit.values.table import Column, SchemaVersion, TableVersion
 
 _log = logger(__name__)
 
@@ -64,12 +68,13 @@ def read_rows(
 ) -> FoundRows:
     """Read rows as PostgreSQL prints them, by the table's present column names; at most `limit`.
 
-    A table that left capture keeps the column names of its last build.
+    A table that left capture keeps the column names of its last build. Labels of enums have their names at `as_of`.
 
     Without `as_of` and `key`: the current rows. With `as_of`: the rows valid at that LSN. With `key`: every version of
     the rows whose columns have these texts, oldest first, with its bounds and whether it is unverified. With both: the
     version valid at `as_of`. A line of the log says if the table is stale now.
-    Columns that were dropped since are not shown; `cdc build --as-of-lsn` rebuilds the table in its old shape.
+    Columns that were dropped since, and those that were added or published after `as_of`, are not shown; `cdc build
+    --as-of-lsn` rebuilds the table in its old shape.
 
     Raises:
         UnknownTable: no captured table has that name.
@@ -87,7 +92,10 @@ def read_rows(
     relation = f"{kept.history if versioned else kept.current}.{last.history_name}"
     there = reads.metadata_location(lake.access, relation) is not None
     made = reads.properties(lake.access, relation) if there else None
-    plan = comparison(_shape(lake.ledger, last, made or {}), 1)
+    shape = _shape(lake.ledger, last, made or {})
+    plan = comparison(shape, 1)
+    if as_of is not None:
+        plan = replace(plan, columns=_columns_at(lake.ledger, plan, as_of))
     names = [c.name for c in plan.columns]
     unknown = [name for name in key or () if name not in names]
     if unknown:
@@ -104,6 +112,10 @@ def read_rows(
         if found is not None:
             return FoundRows(columns, iter(found))
     fields = dict(zip(names, row_lines.current_fields(plan), strict=True))
+    if as_of is not None:
+        labels = labels_at(lake.ledger, shape, as_of)
+        named = ((c.name, labels[c.attnum]) for c in plan.columns if c.attnum in labels)
+        fields |= {name: relabelled_sql(fields[name], era.labels, nested=era.nested) for name, era in named}
     return FoundRows(columns, row_versions.read(lake.spark, relation, fields, key, as_of, limit))
 
 
@@ -118,6 +130,15 @@ def _shape(ledger: Ledger, last: SchemaVersion, made: Mapping[str, str]) -> Tabl
     built = made.get("cdc.generation"), made.get("cdc.schema-id")
     found = (v.table for v in ledger.schema_versions() if (str(v.generation), str(v.schema_id)) == built)
     return next((table for table in found if table.relid == relid), last.table)
+
+
+def _columns_at(ledger: Ledger, plan: Comparison, at: Lsn) -> tuple[Column, ...]:
+    """Return the columns whose values at an LSN are known. A later column may have the name of one that was dropped."""
+    then = ledger.latest_versions(at).get(plan.table.relid)
+    if then is None or not then.table.published:
+        return plan.columns  # the LSN is refused
+    known = {c.attnum for c in then.table.columns if c.published}
+    return tuple(c for c in plan.columns if c.attnum in known)
 
 
 def _require_built(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from toolkit.rawlog import order
@@ -62,6 +62,7 @@ class Era:
 
     since: int
     labels: Mapping[str, str]  # new label by old label
+    nested: bool = False  # labels are parts of the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,6 @@ class PlannedColumn(Cell):
     type_kind: str
     base_type: str | None
     relabel: tuple[Era, ...]  # latest first; empty if no label was renamed
-    nested: bool = False  # labels are parts of the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +202,7 @@ def _key(table: TableVersion) -> tuple[int, ...]:
 def _columns(versions: Sequence[SchemaVersion], baselines: Sequence[TableEvent[Baseline]]) -> tuple[PlannedColumn, ...]:
     columns = versions[-1].table.columns
     names, missing = lake_columns([(c.attnum, c.name) for c in columns]), _missing(versions)
+    labelled = {c.attnum for version in versions for c in version.table.columns if c.labels}
     return tuple(
         PlannedColumn(
             c.attnum,
@@ -210,8 +211,7 @@ def _columns(versions: Sequence[SchemaVersion], baselines: Sequence[TableEvent[B
             type=c.type,
             type_kind=c.type_kind,
             base_type=c.base_type,
-            relabel=_relabel(c, versions, baselines),
-            nested=c.nested,
+            relabel=_relabel(c, versions, baselines) if c.attnum in labelled else (),
         )
         for c in columns
         if c.published
@@ -224,35 +224,84 @@ def _missing(versions: Sequence[SchemaVersion]) -> Callable[[Column], tuple[bool
     return lambda column: (column.attnum in known, known.get(column.attnum))
 
 
+@dataclass(frozen=True, slots=True)
+class _Naming:
+    """The enum values of the rows that were written at `since` or later, and the names that these rows show, by OID."""
+
+    since: int
+    nested: bool
+    owners: Mapping[str, int]  # OID by any name that rows may have
+    names: Mapping[int, str]
+
+
+def labels_at(log: LogReader, built: TableVersion, at: Lsn) -> dict[int, Era]:
+    """Return by attnum which labels of rows in `history`, built with a version, have other names at an LSN."""
+    last, verdict = log.last(), verdicts(log).get(built.relid)
+    generation = None if last is None else last.generation
+    found = (v for v in log.schema_versions() if (v.generation, v.table.relid) == (generation, built.relid))
+    versions = sorted(found, key=order.position)
+    while versions and versions[-1].table != built:  # a table that left capture is not built any more
+        versions.pop()
+    then = next((v for v in reversed(versions) if v.commit_lsn < at), None)
+    if verdict is None or then is None:
+        return {}
+    old, eras = {c.attnum: c for c in then.table.columns}, dict[int, Era]()
+    for column in built.columns:
+        if column.attnum in old and (labels := old[column.attnum].labels):
+            named = next((n for n in _namings(column, versions, verdict.copies) if n.since <= at), None)
+            names = {} if named is None else named.names
+            renamed = {names[oid]: label for oid, label in labels if names.get(oid, label) != label}
+            if named is not None and renamed:
+                eras[column.attnum] = Era(int(at), renamed, named.nested)
+    return eras
+
+
 def _relabel(
     column: Column, versions: Sequence[SchemaVersion], baselines: Sequence[TableEvent[Baseline]]
 ) -> tuple[Era, ...]:
-    """Return the labels to replace in the rows after each baseline.
+    """Return the labels to replace in the rows after each baseline, and after each change of the column's type."""
+    eras = []
+    for one in _namings(column, versions, baselines):
+        renamed = {label: one.names[oid] for label, oid in one.owners.items() if one.names.get(oid, label) != label}
+        eras.append(Era(one.since, renamed, one.nested))
+    return tuple(eras) if any(era.labels for era in eras) else ()
+
+
+def _namings(
+    column: Column, versions: Sequence[SchemaVersion], baselines: Sequence[TableEvent[Baseline]]
+) -> list[_Naming]:
+    """Return the names of a column's enum values after each baseline and each change of its type, latest first.
 
     The OID identifies an enum value. A baseline was read with the names of its time. The versions after it have every
     name that a value has had since, the oldest first. Once a name means another value, the table is stale until it is
-    copied, so a name is replaced as its first value demands.
+    copied, so a name is replaced as its first value demands. Values of a type that the column no longer has are shown
+    by their last names.
     """
     now = dict(column.labels)
-    eras: list[Era] = []
-    for baseline, following in pairwise([*baselines, None]) if now else ():
+    namings: list[_Naming] = []
+    for baseline, following in pairwise([*baselines, None]):
         assert baseline is not None
-        found = [
-            other
+        known = (
+            (int(version.end_lsn), other)
             for version in _of_era(versions, baseline, following)
             for other in version.table.columns
-            if (other.attnum, other.type_oid) == (column.attnum, column.type_oid)
-        ]
-        # Inside an array, labels can be replaced as long as none may be quoted. The table is stale from then on.
-        plain = [one for one in found if not column.nested or all(map(is_plain, _names(one)))]
-        as_now = plain == found and (not column.nested or all(map(is_plain, now.values())))
-        names = now if as_now else dict(plain[-1].labels) if plain else {}
-        owners: dict[str, int] = {}
-        for oid, label in (*plain[-1].former_labels, *plain[-1].labels) if plain else ():
-            owners.setdefault(label, oid)
-        renamed = {label: names[oid] for label, oid in owners.items() if names.get(oid, label) != label}
-        eras.insert(0, Era(int(baseline.end_lsn), renamed))
-    return tuple(eras) if any(era.labels for era in eras) else ()
+            if other.attnum == column.attnum
+        )
+        for number, (type_oid, group) in enumerate(groupby(known, key=lambda one: one[1].type_oid)):
+            (begun, first), *rest = group
+            since = begun if number else int(baseline.end_lsn)
+            found = [first, *(other for _, other in rest)]
+            # Inside an array, labels can be replaced as long as none may be quoted. The table is stale from then on.
+            nested = any(one.nested for one in found)
+            plain = [one for one in found if not nested or all(map(is_plain, _names(one)))]
+            same = type_oid == column.type_oid
+            as_now = same and plain == found and (not nested or all(map(is_plain, now.values())))
+            owners: dict[str, int] = {}
+            for oid, label in (*plain[-1].former_labels, *plain[-1].labels) if plain else ():
+                owners.setdefault(label, oid)
+            names = now if as_now else dict(plain[-1].labels) if plain else {}
+            namings.insert(0, _Naming(since, nested, owners, names))
+    return namings
 
 
 def _of_era(

@@ -5,6 +5,7 @@ The rules are the dbt project's own macros, so that dbt models and parity checks
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, Self
@@ -96,6 +97,11 @@ def text_sql(lake_name: str, column: Column, canonical: str | None = None) -> st
         canonical: expression to use for the text of a typed value, instead of the usual one.
     """
     return str(_module().cdc_text_of(lake_name, column, canonical=canonical)).strip()
+
+
+def relabelled_sql(text_expr: str, labels: Mapping[str, str], *, nested: bool) -> str:
+    """Replace enum labels in an expression of PostgreSQL text. If `nested`, they are parts of the text."""
+    return str(_module().cdc_relabel(text_expr, labels, nested)).strip()
 
 
 def canonical_sql(lake_name: str, column: SourceType) -> str:
