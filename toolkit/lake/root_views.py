@@ -6,7 +6,7 @@ check has proven, of all partitions that the root had at the LSN of that check.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -90,13 +90,13 @@ def follow(access: LakeAccess, spark: SparkSession, ledger: Ledger) -> dict[str,
     return failed
 
 
-def _types(access: LakeAccess, parts: Iterable[str], columns: Iterable[str]) -> str | None:
+def _types(access: LakeAccess, parts: Sequence[str], columns: Sequence[str]) -> str | None:
     """Return the types of these columns in the tables of `current`; None if the metadata of a table is damaged.
 
     A view keeps the types that it was created with, and cannot be read once a table has a type that does not fit them.
     """
     shapes = set()
-    for found in reads.each_metadata(access, [f"{access.names.current}.{part}" for part in parts]):
+    for found in reads.each_metadata(access, [f"{access.names.current}.{part}" for part in parts]) if parts else ():
         if found is None or isinstance(found, TableDamaged):
             return None
         types = {field["name"]: spark_type_of(field["type"]) for field in schema_of(found)["fields"]}
