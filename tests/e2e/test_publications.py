@@ -65,3 +65,27 @@ def test_what_several_publications_send_is_proven(database: str, lake: Config) -
     assert set(red) == {"public.t"} and "row_filter" in str(red["public.t"])
     commands.repair(two, ["public.t"])
     assert _check(two) == {"t": "identical", "u": "identical", "later": "identical"}
+
+
+def test_rows_of_a_table_whose_key_is_not_published_are_all_there(database: str, lake: Config) -> None:
+    """All had the key NULL, so that one row of a copy was left, and one of those that were inserted, in a table that
+    was ok.
+    """
+    source = lake.source.model_copy(update={"conninfo": database, "scope": "published", "publication": ("part",)})
+    config = lake.model_copy(update={"source": source})
+    run_sql(
+        config,
+        "create table public.t (id int primary key, v text)",
+        "insert into public.t values (1, 'x'), (2, 'x'), (3, 'y')",
+        "create publication part for table public.t (v)",
+    )
+    commands.init(config)
+    assert _check(config) == {"t": "identical"}
+    run_sql(config, "insert into public.t values (4, 'x'), (5, 'z')")
+    commands.drain(config)
+    commands.build(config)
+    spark = session.own_session(config.lake_access)
+    for layer in ("current", "history"):
+        rows = spark.sql(f"select v from {layer}.public__t order by v").collect()
+        assert [row["v"] for row in rows] == ["x", "x", "x", "y", "z"], layer
+    assert _check(config) == {"t": "identical"}

@@ -143,6 +143,18 @@ def test_a_gap_is_in_doubt_until_a_copy_or_a_check(planned: Planned) -> None:
     assert not made[Layer.CURRENT].incomplete and made[Layer.HISTORY].incomplete
 
 
+def test_rows_whose_key_is_not_published_are_told_apart_by_nothing(planned: Planned) -> None:
+    """All had the key NULL, so that of a copy, and of the rows after it, only the last one was left."""
+    table = a_table()
+    table.columns[0] |= {"published": False}
+    source = started(table)
+    assert [plan.segments[-1].key for plan in planned(source).values()] == [(), ()]
+    for change in ({"published": True}, {"published": False, "generated": "s"}):
+        table.columns = [table.columns[0] | change, *table.columns[1:]]
+        in_a_transaction(source, lambda: source.schema(table))
+        assert [plan.segments[-1].key for plan in planned(source).values()] == [(1,), (1,)]
+
+
 def labels(*names: str, former: tuple[str, ...] = ()) -> dict[str, Any]:
     """A column of an enum: the first value has OID 70, the second 71; `former` are earlier names of the first."""
     given = [{"oid": 70 + n, "label": name} for n, name in enumerate(names)]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from toolkit.rawlog import order
 from toolkit.rawlog.states import verdicts
 from toolkit.values.json_types import to_json
+from toolkit.values.modes import Capture
 from toolkit.values.names import lake_columns
 from toolkit.values.table import is_plain
 
@@ -196,7 +197,14 @@ def _segments(versions: Sequence[SchemaVersion], base: Point, clears: Sequence[P
 
 
 def _key(table: TableVersion) -> tuple[int, ...]:
-    return table.key_attnums if table.keyed else ()
+    """Return the columns that identify rows; none if a column list leaves one of them out of the images.
+
+    The server then refuses UPDATE and DELETE, so that rows only come. A computed key that is not captured makes the
+    table stale. A record of the change log has every column.
+    """
+    left_out = {c.attnum for c in table.columns if not c.published and not c.generated}
+    sent = not table.published or table.capture == Capture.CHANGE_LOG or left_out.isdisjoint(table.key_attnums)
+    return table.key_attnums if table.keyed and sent else ()
 
 
 def _columns(versions: Sequence[SchemaVersion], baselines: Sequence[TableEvent[Baseline]]) -> tuple[PlannedColumn, ...]:
