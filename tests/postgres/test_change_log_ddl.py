@@ -196,7 +196,9 @@ def _wait_for(world: World, question: str) -> None:
 @pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
 def test_a_subscription_between_two_drains(world: World, pg: EmbeddedServer, ticks: bool) -> None:
     """Its rows fire no statement triggers. When it was dropped before a drain, its table stayed ok without them."""
-    table = {f"public.{name}": TableConfig(triggers=how) for name, how in (("a", "row"), ("b", "statement"))}
+    table = {
+        f"public.{name}": TableConfig(triggers=how) for name, how in (("a", Triggers.ROW), ("b", Triggers.STATEMENT))
+    }
     world.config = world.config.model_copy(update={"table": table})
     log = world.start(_TABLE.format("a"), _TABLE.format("b"), **{"capture": "change_log"} | _settings(ticks))
     with fresh_database(pg) as upstream, psycopg.connect(upstream, autocommit=True) as publisher:
