@@ -497,6 +497,15 @@ select
         where t.tgrelid = w.oid and t.tgname like '!cdc\_%'
       )
     )
+    || coalesce(
+      (
+        -- Another constraint of the same columns shows that rows had no key for a while. REINDEX CONCURRENTLY keeps it.
+        select jsonb_build_object('key_constraint', jsonb_build_array(o.oid::int8, o.xmin::text::int8))
+        from pg_constraint as o
+        where o.conrelid = w.oid and o.conindid = b.key_index and o.contype in ('p', 'u')
+      ),
+      '{}'
+    )
   end
 from pg_class as w
 join pg_namespace as n on n.oid = w.relnamespace

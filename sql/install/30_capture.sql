@@ -134,6 +134,8 @@ begin
       select jsonb_path_query(tables, '$[*].labels[*][2]')
       union
       select jsonb_path_query(tables, '$[*].triggers[*][1]') -- a text
+      union
+      select jsonb_path_query(tables, '$[*].key_constraint[1]')
     ) as w
     where age((w.writer #>> '{}')::xid) <= 0 and cdc.of_this_transaction((w.writer #>> '{}')::xid)
   );

@@ -16,6 +16,7 @@ _TORN = (
     "tests/e2e/test_quality_check.py::"
     "test_a_table_of_which_the_metadata_is_torn_does_not_keep_the_others_from_their_proof"
 )
+_LOGGED_DDL = "tests/postgres/test_change_log_ddl.py::"
 _NEW_KEY = "tests/postgres/test_new_key.py::test_a_new_key_loses_no_ddl"
 
 GUARDS_OF_FAULTS = (
@@ -275,5 +276,47 @@ GUARDS_OF_FAULTS = (
         "slot.require_ours(state)",
         "pass",
         "tests/postgres/test_stages.py::test_the_slot_of_another_database_is_no_done_stage",
+    ),
+    Guard(
+        "a key that rows did not have for a while",
+        "toolkit/decode/ddl.py",
+        'if key != was["key_constraint"][0] and stamp not in own:',
+        "if False:",
+        f"{_LOGGED_DDL}test_a_table_that_had_no_key_for_a_while",
+    ),
+    Guard(
+        "a captured key explains itself",
+        "sql/install/30_capture.sql",
+        "select jsonb_path_query(tables, '$[*].key_constraint[1]')",
+        "select null",
+        f"{_LOGGED_DDL}test_a_table_that_had_no_key_for_a_while",
+    ),
+    Guard(
+        "a trigger of the log that was another one",
+        "toolkit/decode/ddl.py",
+        'if "triggers" in was and _replaced_triggers(was["triggers"], now.get("triggers"), own):',
+        "if False:",
+        f"{_LOGGED_DDL}test_a_trigger_that_was_disabled_uncaptured_before_a_captured_command",
+    ),
+    Guard(
+        "rows of a subscription fire no statement triggers",
+        "sql/install/30_capture.sql",
+        "if tg_tag like '%SUBSCRIPTION' then",
+        "if false then",
+        f"{_LOGGED_DDL}test_a_subscription_between_two_drains",
+    ),
+    Guard(
+        "labels of the LSN that is asked for",
+        "toolkit/history/rows_at_lsn.py",
+        "fields |= {name: relabelled_sql",
+        "_ = {name: relabelled_sql",
+        "tests/dbt/test_scenarios.py::test_rows_at_an_lsn_have_the_labels_of_that_time",
+    ),
+    Guard(
+        "a key that is not published identifies no row",
+        "toolkit/rawlog/plan.py",
+        "return table.key_attnums if table.keyed and sent else ()",
+        "return table.key_attnums if table.keyed else ()",
+        "tests/e2e/test_publications.py::test_rows_of_a_table_whose_key_is_not_published_are_all_there",
     ),
 )

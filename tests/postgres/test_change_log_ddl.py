@@ -267,3 +267,25 @@ def test_a_trigger_that_was_disabled_uncaptured_before_a_captured_command(world:
     world.sql(*(f"alter table {name} add column c int default 3" for name in names))
     log.drain()
     world.exact(*names)
+
+
+@pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
+def test_a_table_that_had_no_key_for_a_while(world: World, ticks: bool) -> None:
+    """Two rows had one key, and one of them was deleted. The fold by the key kept neither, and the table stayed ok."""
+    names = ("compared", "commanded", "captured", "same")
+    log = world.start(*map(_TABLE.format, names), **{"capture": "change_log"} | _settings(ticks))
+    without = (
+        "alter table {0} drop constraint {0}_pkey", "insert into {0} (id, v) values (1, 'twice')",
+        "delete from {0} where v = 'twice'", "alter table {0} add primary key (id)",
+    )  # fmt: skip
+    world.sql("set event_triggers = off")
+    world.sql(*(statement.format(name) for name in ("compared", "commanded") for statement in without))
+    world.sql("alter index same_pkey rename to of_same", "reindex index concurrently of_same")
+    world.sql("set event_triggers = on", "alter table commanded alter v set statistics 5")
+    world.sql("begin", without[0].format("captured"), without[3].format("captured"), "commit")
+    log.drain()
+    assert set(world.stale()) == {"public.compared", "public.commanded"}
+    log.repair(*world.stale())
+    world.sql(*(f"alter table {name} add column c int default 3" for name in names))
+    log.drain()
+    world.exact(*names)

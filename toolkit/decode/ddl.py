@@ -41,7 +41,7 @@ _USING = re.compile(r"\busing\b", re.IGNORECASE)
 _AROUND = ("begin", "start", "commit", "set")
 _MAY_RUN_CODE = re.compile(r"\b(default|check|generated|attach|validate)\b|\\", re.IGNORECASE)
 #: Keys of a snapshot in which a difference may explain itself. `changes_without_event` says whether it does.
-EXPLAINED = ("entries", "guards", "labels", "places")
+EXPLAINED = ("entries", "guards", "key_constraint", "labels", "places")
 #: Keys of a column's snapshot that come from the column's own row in the catalog.
 _OF_ITS_ROW = ("name", "type_oid", "typmod", "not_null", "default", "generated", "identity")
 _LAST_BUILT_IN = 16383  # OID
@@ -66,14 +66,7 @@ def changes_without_event(
         yield "it is no longer captured by the change log"
     elif differ := [key for key in OF_THE_LOG if key in was and key in now and was[key] != now[key]]:
         yield OF_THE_LOG[differ[0]]
-    if _replaced("entries", was, now, own):
-        yield UNEXPLAINED_PLACE
-    if _replaced("places", was, now):  # a captured DETACH takes the place away
-        yield "a partition was detached for a while without a captured event"
-    if "triggers" in was and _replaced_triggers(was["triggers"], now.get("triggers"), own):
-        yield "a trigger of the change log was another one, or disabled, for a while without a captured event"
-    if _replaced("labels", was, now, own):
-        yield "a label of an enum was another one for a while without a captured event"
+    yield from _for_a_while(was, now, own)
     if "stamps" not in was or "stamps" not in now:
         return  # the log was written by a version without these keys
     before, after = ({c["attnum"]: c for c in snapshot["columns"]} for snapshot in (was, now))
@@ -98,6 +91,22 @@ def changes_without_event(
         if rewritten and (unexplained or (by_toast and not captured)):
             yield "rewritten without a captured event"
             return
+
+
+def _for_a_while(was: dict[str, Any], now: dict[str, Any], own: Collection[int]) -> Iterator[str]:
+    """Find what was another one in between, though both snapshots look alike."""
+    if _replaced("entries", was, now, own):
+        yield UNEXPLAINED_PLACE
+    if _replaced("places", was, now):  # a captured DETACH takes the place away
+        yield "a partition was detached for a while without a captured event"
+    if "triggers" in was and _replaced_triggers(was["triggers"], now.get("triggers"), own):
+        yield "a trigger of the change log was another one, or disabled, for a while without a captured event"
+    if "key_constraint" in was and "key_constraint" in now:
+        key, stamp = now["key_constraint"]
+        if key != was["key_constraint"][0] and stamp not in own:
+            yield "its rows had no key for a while without a captured event"
+    if _replaced("labels", was, now, own):
+        yield "a label of an enum was another one for a while without a captured event"
 
 
 def _replaced(key: str, was: dict[str, Any], now: dict[str, Any], own: Collection[int] = ()) -> bool:
