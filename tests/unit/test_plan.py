@@ -143,7 +143,7 @@ def test_a_gap_is_in_doubt_until_a_copy_or_a_check(planned: Planned) -> None:
     assert not made[Layer.CURRENT].incomplete and made[Layer.HISTORY].incomplete
 
 
-def test_rows_whose_key_is_not_published_are_told_apart_by_nothing(planned: Planned) -> None:
+def test_rows_whose_key_is_not_published_have_no_key(planned: Planned) -> None:
     """All had the key NULL, so that of a copy, and of the rows after it, only the last one was left."""
     table = a_table()
     table.columns[0] |= {"published": False}
