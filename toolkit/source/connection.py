@@ -19,20 +19,24 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 #: The error that the driver raises for an error of the server or of the connection.
 DriverError = psycopg.Error
 
-#: Settings that decide the text of a value, or the rows that are visible. They override ALTER ROLE and ALTER DATABASE
-#: because they are sent with the connection itself.
-PINNED: tuple[tuple[str, str], ...] = (
+#: Settings that decide the text of a value. What prints values on the source itself pins them too.
+OF_TEXT: tuple[tuple[str, str], ...] = (
     ("DateStyle", "ISO"),
     ("IntervalStyle", "postgres"),
     ("TimeZone", "UTC"),
     ("bytea_output", "hex"),
     ("extra_float_digits", "3"),
     ("lc_monetary", "C"),
+    ("quote_all_identifiers", "off"),
+)
+#: Those, and settings that decide which rows are visible, and how a session behaves. They override ALTER ROLE and ALTER
+#: DATABASE because they are sent with the connection itself.
+PINNED: tuple[tuple[str, str], ...] = (
+    *OF_TEXT,
     ("search_path", ""),
     ("row_security", "off"),  # a policy is then an error, never a missing row
     ("constraint_exclusion", "off"),  # with it, planning runs functions of CHECK constraints
     ("xmlbinary", "base64"),
-    ("quote_all_identifiers", "off"),
     ("default_transaction_read_only", "off"),
     ("default_transaction_isolation", "read committed"),
     ("statement_timeout", "0"),
