@@ -133,7 +133,7 @@ begin
       union
       select jsonb_path_query(tables, '$[*].labels[*][2]')
       union
-      select jsonb_path_query(tables, '$[*].triggers[*][1]') -- a text
+      select jsonb_path_query(tables, '$[*].triggers[*][1]') -- stored as a text
       union
       select jsonb_path_query(tables, '$[*].key_constraint[1]')
     ) as w
@@ -783,7 +783,7 @@ begin
       join pg_depend as m on m.refclassid = d.classid and m.refobjid = d.objid and m.deptype = 'e'
       where d.classid = 'pg_extension'::regclass and m.classid in ('pg_class'::regclass, 'pg_type'::regclass);
     end if;
-    if tg_tag like '%SUBSCRIPTION' then -- its rows fire no statement triggers, and its end is no event
+    if tg_tag like '%SUBSCRIPTION' then -- its rows fire no statement triggers, and DROP SUBSCRIPTION names no table
       tables := tables || array(
         select r.srrelid
         from pg_event_trigger_ddl_commands() as d

@@ -94,7 +94,7 @@ def changes_without_event(
 
 
 def _for_a_while(was: dict[str, Any], now: dict[str, Any], own: Collection[int]) -> Iterator[str]:
-    """Find what was another one in between, though both snapshots look alike."""
+    """Find what was replaced in between, although the two snapshots look alike."""
     if _replaced("entries", was, now, own):
         yield UNEXPLAINED_PLACE
     if _replaced("places", was, now):  # a captured DETACH takes the place away

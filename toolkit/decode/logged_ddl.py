@@ -58,8 +58,8 @@ class _TickState(PlanState):
 def fold(messages: Sequence[LoggedMessage], *, at: Lsn, context: PlanContext) -> LoggedDdl:
     """Verify and fold the messages of the tick `at`. Their events are placed at `at`, each at its message's place."""
     state = _TickState(context, messages)
-    # A transaction's messages stay together, because signatures are checked within it. Whoever waited for the lock of
-    # another transaction on a table sent its last message after all of that one's.
+    # A transaction's messages stay together, because signatures are checked within it. If a transaction had to wait for
+    # the lock that another one had on a table, its last message follows all messages of the other one.
     last = {m.xid: m.place for m in messages}
     events: list[Event] = []
     for xid, group in groupby(sorted(messages, key=lambda m: (last[m.xid], m.place)), key=lambda m: m.xid):
