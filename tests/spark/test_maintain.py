@@ -306,23 +306,29 @@ def test_what_is_published_stays_and_what_others_wrote_is_left_alone(spark: Spar
             spark.sql(f"CREATE TABLE current.{name} (a INT) USING iceberg TBLPROPERTIES ('format-version' = '3')")
             for value in range(6):
                 spark.sql(f"INSERT INTO current.{name} VALUES ({value})")
-                spark.sql(f"ALTER TABLE current.{name} CREATE TAG lsn_{value}")
+                spark.sql(f"ALTER TABLE current.{name} CREATE TAG g1_lsn_{value}")
         for branch in ("cdc_build_0123", "of_another_program"):
             spark.sql(f"ALTER TABLE current.kept CREATE BRANCH {branch}")
+        for tag in ("month_end", "outdated"):
+            spark.sql(f"ALTER TABLE current.kept CREATE TAG {tag}")
+        java: Any = spark._jvm
+        kept = java.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, "current.kept")
+        kept.manageSnapshots().setMaxRefAgeMs("outdated", 1).commit()
     finally:
         spark.conf.unset("spark.sql.iceberg.snapshot-property.cdc.applied-batch")
     spark.sql("INSERT INTO current.touched VALUES (99)")
-    spark.sql("CREATE VIEW published.kept AS SELECT a FROM current.kept VERSION AS OF 'lsn_2'")
+    spark.sql("CREATE VIEW published.kept AS SELECT a FROM current.kept VERSION AS OF 'g1_lsn_2'")
     spark.sql("CREATE TABLE ops.published (tag STRING) USING iceberg")
-    spark.sql("INSERT INTO ops.published VALUES ('lsn_2'), (NULL)")
+    spark.sql("INSERT INTO ops.published VALUES ('g1_lsn_2'), (NULL)")
 
     done = {one.table: one for one in commands.maintain(_at_once(lake))}
 
     assert (done["current.kept"].merged, done["current.kept"].tags) == (6, 5)
-    assert reads.tags(lake.lake_access, "current.kept").keys() == {"lsn_2"}
+    assert reads.tags(lake.lake_access, "current.kept").keys() == {"g1_lsn_2", "month_end"}
     assert (reads.metadata(lake.lake_access, "current.kept") or {})["refs"].keys() == {
         "main",
-        "lsn_2",
+        "g1_lsn_2",
+        "month_end",
         "of_another_program",
     }
     assert spark.table("published.kept").count() == 3

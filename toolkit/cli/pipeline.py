@@ -285,6 +285,8 @@ def erase(ctx: Context, tables: tuple[str, ...], yes: bool) -> None:
 def maintain(ctx: Context) -> None:
     """Compact the lake, delete erased rows, and expire table snapshots and tags older than [lake] keep_days.
 
+    Tags that you set yourself stay, or as long as their RETAIN says.
+
     The first run on a machine also makes an archive of Spark's classes, with which the next commands start faster.
     """
     from dataclasses import asdict

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.lake import applied, reads, removal, storage
 from toolkit.lake.lake_catalog import force
 from toolkit.lake.pandas_on_demand import create_frame
-from toolkit.lake.proofs import PROVEN
+from toolkit.lake.proofs import PROVEN, generation_of
 from toolkit.values.errors import CommitConflict, LakeError
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.names import quote_spark
@@ -57,8 +57,8 @@ def maintain_table(
     """Compact `namespace.table`, then expire what is older than `since`.
 
     With `generation`, only files that may have rows of it are merged. A tag in `keep_tags` stays with its table
-    snapshot, and so does the present state. Files that nothing names and that are older than `orphans` are what killed
-    runs left behind.
+    snapshot, and so does the present state. A tag that no build or check has set stays as long as its own retention
+    says. Files that nothing names and that are older than `orphans` are what killed runs left behind.
 
     Raises:
         LakeError: a file of the table is missing or damaged; or what was compacted cannot be forced to the disk, and
@@ -109,7 +109,8 @@ def _maintained(
             raise
         return Upkeep(table, skipped="another process changed it during its compaction: run `cdc maintain` again")
     oldest = int(since.timestamp() * 1000)
-    tags = _old(before, "tag", oldest, {*keep_tags, *_just_proven(before)})
+    kept = {*keep_tags, *_just_proven(before)}
+    tags = [name for name in _old(before, "tag", oldest) if name not in kept and generation_of(name) is not None]
     branches = [name for name in _old(before, "branch", oldest) if name.startswith(_BUILD)]
     if tags or branches:
         _remove_refs(native, tags, branches)
@@ -250,9 +251,7 @@ def _just_proven(metadata: Mapping[str, Any]) -> Collection[str]:
     return [name for name, ref in refs if name.startswith(PROVEN) and ref["snapshot-id"] == current]
 
 
-def _old(metadata: Mapping[str, Any], kind: str, oldest: int, keep: Collection[str] = ()) -> list[str]:
+def _old(metadata: Mapping[str, Any], kind: str, oldest: int) -> list[str]:
     made = {s["snapshot-id"]: s["timestamp-ms"] for s in metadata["snapshots"]}
     refs = (metadata.get("refs") or {}).items()
-    return [
-        name for name, ref in refs if ref["type"] == kind and name not in keep and made[ref["snapshot-id"]] < oldest
-    ]
+    return [name for name, ref in refs if ref["type"] == kind and made[ref["snapshot-id"]] < oldest]

@@ -44,7 +44,7 @@ class LakeConfig(Section):
     """Prefix of the source's namespaces, for several sources in one lake: with `shop` they are `shop_raw`,
     `shop_current`, `shop_published` and so on. Lease, logs and reports are then in `sources/shop` of `work_dir`."""
     keep_days: float = Field(default=7.0, ge=0, le=MOST_DAYS)
-    """Days that `cdc maintain` keeps table snapshots and tags. Tags of published tables stay."""
+    """Days that `cdc maintain` keeps table snapshots and tags. Tags of published tables and your own tags stay."""
 
     @property
     def names(self) -> Namespaces:
