@@ -9,6 +9,7 @@ _PROMOTION = "tests/postgres/test_promotion.py::test_trap_027_a_synchronized_slo
 _CLOCK = "tests/unit/test_clock.py::"
 _JVM = "tests/unit/test_jvm_end.py::test_each_command_names_a_jvm_that_was_killed"
 _REBUILD = "tests/dbt/test_rebuild.py::"
+_PARTITIONED = "tests/dbt/test_partitioned_tables.py::"
 _OTHERS = "tests/dbt/test_small_tables.py::test_a_table_that_another_process_changes_is_left_to_its_model"
 _MERGED = "tests/dbt/test_merge.py::test_merges_into_a_large_table_equal_a_full_rebuild"
 _METRICS = "tests/postgres/test_metrics.py::"
@@ -26,6 +27,27 @@ GUARDS_OF_FAULTS = (
         "any(b.slot == name and b.tick is None for b in",
         "any(True for b in",
         "tests/postgres/test_handover_killed.py::test_a_slot_that_the_log_never_read_stays",
+    ),
+    Guard(
+        "a table with partitions is left to its model",
+        "toolkit/build/small_tables.py",
+        "or found.quiet or found.partitioned or",
+        "or found.quiet or",
+        f"{_PARTITIONED}test_partitions_and_order_stay",
+    ),
+    Guard(
+        "no file without partition values",
+        "toolkit/lake/table_commit.py",
+        "if table.spec().isPartitioned():",
+        "if False:",
+        f"{_PARTITIONED}test_a_table_that_has_got_partitions_meanwhile_is_left_to_its_model",
+    ),
+    Guard(
+        "no deletion vectors beside a partition that is gone",
+        "toolkit/lake/table_commit.py",
+        "**(_COPY_ON_WRITE if gone else {})",
+        "**{}",
+        f"{_PARTITIONED}test_a_partition_of_a_column_that_is_gone_is_named",
     ),
     Guard(
         "no rows that another process adds are overwritten",

@@ -228,7 +228,8 @@ def _change(
 ) -> bool:
     """Commit the change from one version to another.
 
-    Return false if a value kept as text prevents it, or if another process has changed the table snapshot `since`.
+    Return false if a value kept as text or the table's partitions prevent it, or if another process has changed the
+    table snapshot `since`.
     """
     from toolkit.lake import schema_update
 
@@ -238,9 +239,12 @@ def _change(
     assert last is not None
     if wanted.moves_names and schema_update.holds_text(spark, table):
         return False  # the keys of _cdc_text are column names
+    name = f"{quote_spark(access.lake.catalog)}.{table}"
+    if wanted.drops and schema_update.lays_out(spark, name, wanted.drops):
+        return False  # Iceberg drops no such column, but a rebuild can do without it
     done = schema_update.apply(
         spark,
-        f"{quote_spark(access.lake.catalog)}.{table}",
+        name,
         wanted,
         since=since,
         comments=_comments(after.table),

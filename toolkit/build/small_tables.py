@@ -113,8 +113,8 @@ def _built(
 
 def _wanted(access: LakeAccess, name: str, model: Model) -> Wanted | None:
     plan, found = model.plan, model.found
-    if found.decision is None or found.quiet or not shared_fold.is_simple(plan):
-        return None
+    if found.decision is None or found.quiet or found.partitioned or not shared_fold.is_simple(plan):
+        return None  # Spark divides rows into partitions
     if found.whole is not None:
         if found.whole.chained or found.whole.n > _EVENTS:
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,13 @@ def columns(spark: SparkSession, table: str) -> dict[str, tuple[int, str | None]
 def holds_text(spark: SparkSession, table: str) -> bool:
     """Return whether any row of `namespace.table` keeps a value as text, in `_cdc_text`."""
     return bool(spark.table(table).where("_cdc_text is not null").limit(1).count())
+
+
+def lays_out(spark: SparkSession, table: str, names: Collection[str]) -> bool:
+    """Return whether a user has given `catalog.namespace.table` partitions or an order by one of these columns."""
+    loaded = _load(spark, table)
+    fields = (*loaded.spec().fields(), *loaded.sortOrder().fields())
+    return any(loaded.schema().findColumnName(field.sourceId()) in names for field in fields)
 
 
 def apply(

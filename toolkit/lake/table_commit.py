@@ -7,6 +7,7 @@ format 3.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import storage
 from toolkit.values.errors import LakeError
+from toolkit.values.log_setup import logger
 from toolkit.values.names import quote_spark
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
     from toolkit.values.lake_access import LakeAccess
 
+_log = logger(__name__)
+#: For a table that ever had partitions by a column that is gone: Iceberg then fails to write deletion vectors.
+_COPY_ON_WRITE = {f"write.{operation}.mode": "copy-on-write" for operation in ("delete", "update", "merge")}
 _CHANGED = "another process has changed it"
 
 
@@ -60,12 +65,15 @@ class Java:
         self.metrics_config, self.data_files = iceberg.MetricsConfig, iceberg.DataFiles
         self.transactions, self.spark_table = iceberg.Transactions, iceberg.spark.source.SparkTable
         self.partition_spec, self.sort_order = iceberg.PartitionSpec, iceberg.SortOrder
+        self.spec_parser, self.order_parser = iceberg.PartitionSpecParser, iceberg.SortOrderParser
 
 
 def replace_table(
     java: Java, access: LakeAccess, name: str, columns: Sequence[tuple[str, str]], rows: pa.Table, commit: Commit
 ) -> None:
     """Create or replace `namespace.table` with rows of this process. Earlier table snapshots and tags stay.
+
+    The table has no partitions.
 
     Args:
         columns: names and Spark types, in order.
@@ -87,6 +95,8 @@ def replace_table(
 def replace_by_query(spark: SparkSession, catalog: str, name: str, query: str, commit: Commit) -> None:
     """Create or replace `namespace.table` with the result of a query, as `replace_table` does.
 
+    The partitions and the order that a user has given the table stay, as far as it has their columns.
+
     Raises:
         LakeError: another process has changed the table.
     """
@@ -94,8 +104,8 @@ def replace_by_query(spark: SparkSession, catalog: str, name: str, query: str, c
     with _named(name):
         transaction, base = _replacement(java, catalog, name, rows.schema().asNullable(), commit)
     # The plan that Spark itself makes for the rows of CREATE OR REPLACE TABLE AS SELECT.
-    none = java.option.empty()
-    relation = java.relation.create(java.spark_table(transaction.table()), none, none)
+    of_catalog = java.option.apply(java.session.sessionState().catalogManager().catalog(catalog))  # knows `bucket`
+    relation = java.relation.create(java.spark_table(transaction.table()), of_catalog, java.option.empty())
     options = java.scala_map({f"snapshot-property.{key}": value for key, value in commit.summary.items()})
     java.dataset.ofRows(java.session, java.append_data.byPosition(relation, rows, options))
     with _named(name):
@@ -138,7 +148,7 @@ def read_table(access: LakeAccess, name: str, snapshot_id: int) -> pa.Table:
 
 
 def overwrite(java: Java, access: LakeAccess, name: str, rows: pa.Table, commit: Commit) -> None:
-    """Replace all rows of `namespace.table`, whose columns stay.
+    """Replace all rows of `namespace.table`, whose columns stay. The table has no partitions.
 
     Raises:
         LakeError: another process has changed the table, or it cannot be written.
@@ -191,10 +201,30 @@ def _replacement(java: Java, catalog: str, name: str, struct: Any, commit: Commi
     base = operations.current()
     current = base.currentSnapshot()
     _require(name, None if current is None else current.snapshotId(), commit)
-    made = base.buildReplacement(
-        schema, java.partition_spec.unpartitioned(), java.sort_order.unsorted(), base.location(), commit.properties
-    )
+    spec = _kept(name, java.spec_parser, base.spec(), base, schema) or java.partition_spec.unpartitioned()
+    order = _kept(name, java.order_parser, base.sortOrder(), base, schema) or java.sort_order.unsorted()
+    gone = any(_column(base, schema, f.sourceId()) is None for spec in base.specs() for f in spec.fields())
+    properties = {**commit.properties, **(_COPY_ON_WRITE if gone else {})}
+    made = base.buildReplacement(schema, spec, order, base.location(), properties)
     return java.transactions.replaceTableTransaction(name, operations, made), base
+
+
+def _kept(name: str, parser: Any, layout: Any, base: Any, schema: Any) -> Any:
+    """Bind the partitions or the order of a table to new columns, as far as these allow it; None if nothing is left."""
+    text, kept = json.loads(parser.toJson(layout)), []
+    for field, bound in zip(text["fields"], layout.fields(), strict=True):
+        column = _column(base, schema, bound.sourceId())
+        if column is not None and bound.transform().canTransform(column.type()):
+            kept.append(field | {"source-id": column.fieldId()})
+        else:
+            _log.warning("partitions or order no longer by a column", extra={"table": name, "of": str(bound)})
+    return parser.fromJson(schema, json.dumps(text | {"fields": kept})) if kept else None
+
+
+def _column(base: Any, schema: Any, source_id: int) -> Any:
+    """Find the column that replaces one of the table's; None if no column has its name."""
+    known = base.schema().findColumnName(source_id)
+    return None if known is None else schema.findField(known)
 
 
 def _require(name: str, found: int | None, commit: Commit) -> None:
@@ -222,12 +252,14 @@ def _tag(transaction: Any, commit: Commit) -> None:
 
 
 def _written(java: Java, access: LakeAccess, table: Any, rows: pa.Table) -> Any:
-    """Write one data file and describe it."""
+    """Write one data file and describe it. It cannot be divided into partitions."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.schema import Schema
 
+    if table.spec().isPartitioned():
+        raise LakeError(f"writing {table.name()}: it has got partitions meanwhile; run `cdc build` again")
     schema = schema_to_pyarrow(
         Schema.model_validate_json(java.schema_parser.toJson(table.schema())), include_field_ids=True
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.lake import reads
 from toolkit.lake.applied import BUILT_FROM, commits
 from toolkit.lake.new_events import news
+from toolkit.lake.table_layout import spec_of
 from toolkit.values.errors import TableDamaged
 from toolkit.values.outcome import BuildAction
 
@@ -84,7 +85,8 @@ class Found:
     """The start of one model. `news` are the events since its target; `whole` are all events, for a rebuild.
 
     `since` is the current snapshot of its table, whatever made it. What is built is built on it, or not committed.
-    `damage` says that the table's metadata cannot be read, and the remedy. Its model fails with it.
+    `damage` says that the table's metadata cannot be read, and the remedy. Its model fails with it. `partitioned` says
+    that a user has given the table partitions.
     """
 
     target: Target | None
@@ -93,6 +95,7 @@ class Found:
     whole: Facts | None = None
     since: str | None = None
     damage: str | None = None
+    partitioned: bool = False
 
     @property
     def quiet(self) -> bool:
@@ -180,7 +183,8 @@ def _table(metadata: dict[str, Any] | TableDamaged | None) -> Found:
     current = reads.current_snapshot(metadata)
     if metadata is None or current is None:
         return Found(None, None)
-    return Found(_target(metadata), None, since=str(current["snapshot-id"]))
+    partitioned = bool(spec_of(metadata)["fields"])
+    return Found(_target(metadata), None, since=str(current["snapshot-id"]), partitioned=partitioned)
 
 
 def _target(metadata: dict[str, Any]) -> Target | None:
