@@ -36,6 +36,13 @@ GUARDS_OF_FAULTS = (
         f"{_PARTITIONED}test_partitions_and_order_stay",
     ),
     Guard(
+        "columns that another program has altered",
+        "toolkit/lake/applied.py",
+        "return made is not None and made.columns != self.columns",
+        "return False",
+        "tests/dbt/test_altered_columns.py::test_a_table_with_altered_columns_is_rebuilt",
+    ),
+    Guard(
         "no file without partition values",
         "toolkit/lake/table_commit.py",
         "if table.spec().isPartitioned():",
@@ -259,8 +266,8 @@ GUARDS_OF_FAULTS = (
     Guard(
         "a check builds a table of which only `history` is behind",
         "toolkit/quality/built_tables.py",
-        ", (table.relid, Applied.of(history).build)]",
-        "]",
+        "for one in (made[table.relid], versions)]",
+        "for one in (made[table.relid],)]",
         "tests/e2e/test_quality_check.py::test_a_table_that_cannot_be_built_does_not_keep_the_others_from_their_proof",
     ),
     Guard(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
-from toolkit.lake.applied import position, rows_between
+from toolkit.lake.applied import Applied, position, rows_between
 from toolkit.lake.schema_update import Step
 from toolkit.rawlog.states import copied
 from toolkit.values.errors import TableDamaged
@@ -157,7 +157,7 @@ def _target(access: LakeAccess, alias: str, relid: int, generation: int) -> _Tar
         found = reads.metadata(access, f"{access.names.current}.{alias}")
     except TableDamaged:
         return None  # its model fails with what is damaged
-    if found is None:
+    if found is None or Applied.of(found).altered:
         return None
     properties, stated = found.get("properties") or {}, position(found)
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
+from toolkit.lake.table_layout import schema_of
 from toolkit.values.lake_types import spark_type
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import META_PREFIX, lake_columns, lake_table
@@ -60,11 +61,14 @@ class Applied:
 
     exists: bool
     commits: tuple[Commit, ...]
+    columns: tuple[tuple[int, str, str], ...] = ()  # as of a commit, but now
 
     @classmethod
     def of(cls, metadata: dict[str, Any] | None) -> Applied:
         """Read the commits from a table's metadata; None if there is no table."""
-        return cls(metadata is not None, tuple(commits(metadata)) if metadata is not None else ())
+        return (
+            cls(False, ()) if metadata is None else cls(True, tuple(commits(metadata)), _columns(schema_of(metadata)))
+        )
 
     @property
     def snapshot_id(self) -> int | None:
@@ -75,6 +79,16 @@ class Applied:
     def build(self) -> Commit | None:
         """Return the newest commit that a build made."""
         return next((c for c in self.commits if c.batch_id is not None), None)
+
+    @property
+    def altered(self) -> bool:
+        """Return whether another program has altered the columns since the newest build.
+
+        That makes no commit of rows. A column that was dropped and added again has another field id, and no values.
+        """
+        builds = [commit for commit in self.commits if commit.batch_id is not None]
+        made = next((commit for commit in builds if not commit.rewrite), builds[0] if builds else None)
+        return made is not None and made.columns != self.columns
 
     def foreign(self, since: int | None) -> tuple[Foreign, ...]:
         """List the commits after a table snapshot that neither a build nor a compaction made, newest first.
@@ -118,10 +132,7 @@ def commits(metadata: dict[str, Any]) -> Iterator[Commit]:
     for name, ref in (metadata.get("refs") or {}).items():
         if ref["type"] == "tag":
             tags.setdefault(ref["snapshot-id"], []).append(name)
-    shapes = {
-        s["schema-id"]: tuple((f["id"], f["name"], spark_type_of(f["type"])) for f in s["fields"])
-        for s in metadata.get("schemas") or ()
-    }
+    shapes = {schema["schema-id"]: _columns(schema) for schema in metadata.get("schemas") or ()}
     current = reads.current_snapshot(metadata)
     while current is not None:
         stated = _position(current, snapshots)
@@ -141,6 +152,10 @@ def commits(metadata: dict[str, Any]) -> Iterator[Commit]:
 def newest_build(metadata: dict[str, Any]) -> Commit | None:
     """Return the newest commit of a table that a build made; None if there is none."""
     return next((commit for commit in commits(metadata) if commit.batch_id is not None), None)
+
+
+def _columns(schema: Mapping[str, Any]) -> tuple[tuple[int, str, str], ...]:
+    return tuple((field["id"], field["name"], spark_type_of(field["type"])) for field in schema["fields"])
 
 
 def position(metadata: dict[str, Any]) -> dict[str, str]:

@@ -263,6 +263,8 @@ def _written(java: Java, access: LakeAccess, table: Any, rows: pa.Table) -> Any:
     schema = schema_to_pyarrow(
         Schema.model_validate_json(java.schema_parser.toJson(table.schema())), include_field_ids=True
     )
+    if unknown := [field.name for field in schema if field.name not in rows.column_names]:
+        raise LakeError(f"writing {table.name()}: its build has no column {unknown[0]}; run `cdc build` again")
     location = table.locationProvider().newDataLocation(f"{uuid.uuid4()}.parquet")
     made = pa.Table.from_arrays([rows[field.name].cast(field.type) for field in schema], schema=schema)
     with storage.create(location, storage.file_properties(access)) as sink:

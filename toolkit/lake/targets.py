@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
-from toolkit.lake.applied import BUILT_FROM, commits
+from toolkit.lake.applied import BUILT_FROM, Applied
 from toolkit.lake.new_events import news
 from toolkit.lake.table_layout import spec_of
 from toolkit.values.errors import TableDamaged
@@ -45,6 +45,7 @@ class Target:
     snapshot: str
     batch: int
     lsn: int
+    altered: bool = False  # another program has altered the table's columns since
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -128,6 +129,8 @@ def decide(aim: Aim, target: Target | None, news: Facts) -> Decision | None:
         return Decision(BuildAction.REBUILD, "no table with a position")
     if target.batch > aim.batch or (target.generation == aim.generation and target.lsn > aim.upto):
         return None
+    if target.altered:
+        return Decision(BuildAction.REBUILD, "another program has altered its columns")
     if (target.relid, target.generation) != (aim.relid, aim.generation):
         return Decision(BuildAction.REBUILD, "another table had this name")
     if target.schema_id != aim.schema_id:
@@ -189,12 +192,14 @@ def _table(metadata: dict[str, Any] | TableDamaged | None) -> Found:
 
 def _target(metadata: dict[str, Any]) -> Target | None:
     properties = metadata.get("properties") or {}
-    made = list(commits(metadata))
-    build = next((c for c in made if c.batch_id is not None and c.lsn is not None), None)
+    made = Applied.of(metadata)
+    build = next((c for c in made.commits if c.batch_id is not None and c.lsn is not None), None)
     if build is None or build.batch_id is None or build.lsn is None or "cdc.schema-id" not in properties:
         return None
     relid, generation, schema_id = (int(properties[f"cdc.{key}"]) for key in ("relid", "generation", "schema-id"))
-    return Target(relid, generation, schema_id, str(made[0].snapshot_id), build.batch_id, int(build.lsn))
+    return Target(
+        relid, generation, schema_id, str(made.snapshot_id), build.batch_id, int(build.lsn), altered=made.altered
+    )
 
 
 def _facts(
