@@ -141,6 +141,33 @@ def test_trap_141_a_run_of_dbt_from_before_the_cut_is_no_difference(source: Conf
     assert session.own_session(source.lake_access).table("published.public__item").where("id >= 1000").count() == 3
 
 
+def test_what_another_runner_drains_during_a_check_is_not_taken_for_compared(source: Config) -> None:
+    """A lost session frees the lease of the slot. The next check carried a proof that had not seen these changes."""
+    assert _check(source).green
+
+    def overtaken(later: str, *, built: bool) -> Callable[..., None]:
+        def build(config: Config, *, select: Sequence[str] | None = None) -> None:
+            commands.build(config, select=select)
+            run_sql(config, later)
+            commands.drain(config)
+            if built:
+                commands.build(config)
+
+        return build
+
+    run_sql(source, "insert into public.item values (1100, 1)")
+    found = _by_name(_check(source, build=overtaken("insert into public.item values (1101, 1)", built=False)))
+    assert (found["item"].status, found["item"].proof) == ("identical", "incremental")
+    found = _by_name(_check(source))
+    assert (found["item"].status, found["item"].proof) == ("identical", "incremental")
+    assert found["quiet"].proof == "carried"
+    run_sql(source, "insert into public.item values (1102, 1)")
+    item = _by_name(_check(source, build=overtaken("delete from public.item where id > 1100", built=True)))["item"]
+    assert (item.status, item.remedy) == ("not_taken", "cdc check")
+    assert "built to a later LSN" in (item.reason or "")
+    assert _by_name(_check(source))["item"].status == "identical"
+
+
 def test_without_a_free_slot_a_whole_check_is_green(source: Config) -> None:
     with psycopg.connect(source.source.conninfo, autocommit=True) as conn:
         names = []

@@ -21,6 +21,21 @@ def outdates(news: News, relid: int, build: Commit | None) -> bool:
     return build is None or build.place is None or news.after(relid, build.place)
 
 
+def moved(news: News, relid: int, made: Applied) -> str | None:
+    """Say how another process has taken a table from the position of a check; None if it is there.
+
+    A lease is lost with the session that holds it, so another runner may drain and build during a check.
+    """
+    if not made.exists:
+        return None
+    place = None if made.build is None else made.build.place
+    if place is not None and place[0] > news.end[0]:
+        return "it was built to a later LSN while the check was taken, by another process"
+    if outdates(news, relid, made.build):
+        return "it was put back to an earlier LSN while the check was taken, by another process"
+    return None
+
+
 class Build(Protocol):
     """The type of `toolkit.build.dbt_run.build`, for all tables or the lake names in `select`."""
 
@@ -33,6 +48,7 @@ class BuiltTables:
     """The tables of a check after its build, by relid."""
 
     lsn: Lsn  # the ledger's position
+    batch_id: int  # the ledger's last batch: another runner may commit later ones during the check
     news: News  # what the log has since the older tables were built
     older: Mapping[int, Applied]  # commits of the tables that nothing outdates, which were not built again
     failed: Mapping[int, str]  # why `current` or `history` of a table could not be built
@@ -81,4 +97,5 @@ def build_tables(lake: Lake, wanted: set[int], build: Build) -> BuiltTables:
             reasons = {name.partition(".")[2]: reason for name, reason in error.result.failed.items()}
             aliases = {t.relid: lake_table(t.schema, t.name) for t in asked}
             failed = {relid: reasons[alias] for relid, alias in aliases.items() if alias in reasons}
-    return BuiltTables(Lsn(last.complete_to), since, {relid: made[relid] for relid in made.keys() - outdated}, failed)
+    older = {relid: made[relid] for relid in made.keys() - outdated}
+    return BuiltTables(Lsn(last.complete_to), last.batch_id, since, older, failed)

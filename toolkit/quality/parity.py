@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.quality import source_rows
-from toolkit.quality.built_tables import Build, BuiltTables, build_tables, outdates
+from toolkit.quality.built_tables import Build, BuiltTables, build_tables, moved
 from toolkit.quality.cut import Drain, open_cut
 from toolkit.quality.report import CheckReport, Classes, Reference, Sample, TableCheck, noted
 from toolkit.quality.row_classes import Kept, classify
@@ -149,9 +149,7 @@ class _Comparing:
         from toolkit.rawlog.states import live_tables, table_states
 
         ledger = lake.reread()
-        last = ledger.last()
-        assert last is not None
-        self.batch_id = last.batch_id
+        self.batch_id = built.batch_id
         self.access, self.check = lake.access, check
         self.ledger, self.source, self.lsn = ledger, source, lsn
         self.taken = dict(taken)
@@ -180,8 +178,8 @@ class _Comparing:
                 found.append(refused)
                 continue
             made[relid] = self.built.older.get(relid) or applied(self.access, self.live[relid])
-            if made[relid].exists and outdates(self.built.news, relid, made[relid].build):
-                reason = "it was put back to an earlier LSN while the check was taken, by another process"
+            reason = moved(self.built.news, relid, made[relid])
+            if reason is not None:
                 found.append(replace(self._named(self.live[relid]), reason=reason, remedy="cdc check"))
                 continue
             shape = misshapen(self.live[relid], made[relid])
