@@ -281,7 +281,7 @@ GUARDS_OF_FAULTS = (
     never(
         "a table that another runner built further",
         "toolkit/quality/built_tables.py",
-        "place[0] > news.end[0]",
+        "place is not None and place[0] > news.end[0]",
         _OVERTAKEN,
     ),
     Guard(
