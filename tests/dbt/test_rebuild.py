@@ -153,6 +153,19 @@ def test_a_plain_run_of_dbt_creates_and_replaces_tables(built: Lake) -> None:
     assert [tags[name] for name in sorted(tags)] == made
 
 
+@pytest.mark.parametrize("selected", [None, _MODELS])
+def test_a_view_under_the_name_of_a_table_is_named(built: Lake, selected: list[str] | None) -> None:
+    """Each build said that another process had changed the table, and to build again; a plain run found no history."""
+    _lake(built)
+    built.spark.sql(f"create view {_NAME} as select 1 as id")
+    with pytest.raises(BuildFailed, match=r"big: a view has this name, which must be dropped first; correct it"):
+        built.build(select=selected)
+    (result,) = (result for result in _plain(built) if str(result.status) == "error")
+    assert "a view has this name, which must be dropped first; run" in result.message
+    built.spark.sql(f"drop view {_NAME}")
+    assert _statuses(_plain(built)) == {"success"}
+
+
 def test_a_plain_full_refresh_at_an_older_position_takes_nothing_back(built: Lake) -> None:
     source, table = _lake(built)
     built.build()

@@ -18,7 +18,8 @@ from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_models import actions, check_current, check_history, expected
 from tests.support_ledger import lake_of, ledger_of
 from toolkit.history import rows_at_lsn
-from toolkit.lake import plans
+from toolkit.lake import plans, reads
+from toolkit.lake.session import own_session
 from toolkit.values.errors import BuildFailed, ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
 
@@ -351,6 +352,32 @@ def test_as_of_knows_the_tables_and_names_at_that_lsn(built: Lake) -> None:
     )
     with pytest.raises(ConfigError, match="was dropped at"):
         rows_at_lsn.rows(lake_of(built.config), "t304", as_of=Lsn(source.lsn))  # as if it were still there
+
+
+@pytest.mark.wide
+def test_what_an_earlier_build_as_of_an_lsn_made_goes_when_it_is_unknown_there(built: Lake) -> None:
+    """A table that the build called stale, and did not build, kept the rows of the build before."""
+    source = Source()
+    stale, fine = two_keys(300), two_keys(301)
+    for table in (stale, fine):
+        source.baseline(table, first=True)
+    then = Lsn(source.lsn)
+    source.begin()
+    source.delete(stale, stale.rows[0])
+    source.commit()
+    built.append(source)
+    assert built.build(as_of=then).stale == ()
+    own_session(built.config.lake_access).sql(f"create table asof_{then.tag}.of_the_user as select 1 as x")
+    source.begin()
+    source.commit_lsn, source.end_lsn, last = then - 8, int(then), source.end_lsn
+    source.gap(stale)  # it is found late
+    source.end_lsn = last
+    source.commit()
+    built.append(source)
+    again = built.build(as_of=then, select=["public__t301"])
+    assert again.stale == () and actions(again) == {f"{again.schema}.public__t301": "rebuild"}
+    assert set(reads.tables(built.config.lake_access, again.schema)) == {"of_the_user", "public__t301"}
+    assert [s.table for s in built.build(as_of=then).stale] == ["public.t300"]
 
 
 def test_rows_at_an_lsn_have_the_labels_of_that_time(built: Lake) -> None:

@@ -272,6 +272,13 @@ GUARDS_OF_FAULTS = (
         "tests/e2e/test_quality_check.py::test_a_table_that_cannot_be_built_does_not_keep_the_others_from_their_proof",
     ),
     Guard(
+        "a build as of an LSN leaves no table that is unknown there",
+        "toolkit/build/dbt_run.py",
+        "retired.drop_unknown(lake.access, schema, synced.models.values())",
+        "pass",
+        "tests/dbt/test_scenarios.py::test_what_an_earlier_build_as_of_an_lsn_made_goes_when_it_is_unknown_there",
+    ),
+    Guard(
         "a proof is of the batches that the check has built",
         "toolkit/quality/parity.py",
         "self.batch_id = built.batch_id",

@@ -111,6 +111,8 @@ def build(
         _evolve(lake.access, ledger, relations, dbt=dbt)
     show = partial(plans.show, spark, ledger, as_of, relations)
     try:
+        if as_of is not None:
+            retired.drop_unknown(lake.access, schema, synced.models.values())
         done, results, own_failed = _build_models(
             lake.access, ledger, synced.models.values(), show, select, dbt_args, as_of, dbt=dbt
         )

@@ -1,8 +1,8 @@
-"""Drop lake tables whose source table was renamed or dropped."""
+"""Drop lake tables whose source table was renamed or dropped, or whose rows are not known any more."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,6 +83,23 @@ def retire(access: LakeAccess, ledger: Ledger) -> Retired:
         dropped.append(table)
         _log.info("table dropped", extra={"table": table})
     return Retired(tuple(dropped), failed)
+
+
+def drop_unknown(access: LakeAccess, schema: str, known: Collection[str]) -> None:
+    """Drop what an earlier build as of this LSN has made of tables that are not `known` at it any more.
+
+    A gap or a difference may have been found since, or the rows were erased. Tables of the user's are left alone.
+
+    Raises:
+        LakeError: a table is damaged, or a file of it cannot be deleted.
+    """
+    from toolkit.lake import reads, removal
+    from toolkit.lake.session import own_session
+
+    for name in sorted(set(reads.tables(access, schema)) - set(known)):
+        if _made_of(access, f"{schema}.{name}") != (-1, -1):
+            removal.drop(own_session(access), access, f"{schema}.{quote_spark(name)}")
+            _log.info("table dropped", extra={"table": f"{schema}.{name}"})
 
 
 def _made_of(access: LakeAccess, table: str) -> tuple[int, int]:

@@ -29,6 +29,7 @@ _log = logger(__name__)
 #: For a table that ever had partitions by a column that is gone: Iceberg then fails to write deletion vectors.
 _COPY_ON_WRITE = {f"write.{operation}.mode": "copy-on-write" for operation in ("delete", "update", "merge")}
 _CHANGED = "another process has changed it"
+_VIEW = "a view has this name, which must be dropped first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,9 @@ def _named(name: str) -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         found = str(error.java_exception.toString()).splitlines()[0]
-        if "CommitFailedException" in found or "AlreadyExistsException" in found:
+        if "AlreadyExistsException: View" in found:
+            found = _VIEW
+        elif "CommitFailedException" in found or "AlreadyExistsException" in found:
             found = _CHANGED
         raise LakeError(f"writing {name}: {found}; run `cdc build` again") from None
     except OSError as error:

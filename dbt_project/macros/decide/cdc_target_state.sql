@@ -1,5 +1,5 @@
 {% macro cdc_target_state(relation) %}
-  {% if relation is none %}{% do return({}) %}{% endif %}
+  {% if relation is none or relation.is_view %}{% do return({}) %}{% endif %}
   {% set properties = {} %}
   {% for key, value in cdc_rows("show tblproperties " ~ relation) %}{% do properties.update({key: value | string}) %}{% endfor %}
   {# A compaction repeats the position that it found, so the last build decides if it is still known. #}
