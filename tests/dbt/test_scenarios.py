@@ -355,6 +355,19 @@ def test_as_of_knows_the_tables_and_names_at_that_lsn(built: Lake) -> None:
 
 
 @pytest.mark.wide
+def test_an_lsn_before_the_log_is_refused(built: Lake) -> None:
+    """A build as of it made nothing and succeeded, as if the source had had no table."""
+    source = Source()
+    table = two_keys(300)
+    source.baseline(table, first=True)
+    cut = source.truth[300][0][0]
+    built.append(source)
+    with pytest.raises(BuildFailed, match=r"LSN 0/FF8 is before the log, which begins at 0/1008; give"):
+        built.build(as_of=Lsn(cut - 8))
+    assert actions(built.build(as_of=Lsn(cut))).keys() == {f"asof_{Lsn(cut).tag}.public__t300"}
+
+
+@pytest.mark.wide
 def test_what_an_earlier_build_as_of_an_lsn_made_goes_when_it_is_unknown_there(built: Lake) -> None:
     """A table that the build called stale, and did not build, kept the rows of the build before."""
     source = Source()

@@ -271,6 +271,12 @@ GUARDS_OF_FAULTS = (
         "for one in (made[table.relid],)]",
         "tests/e2e/test_quality_check.py::test_a_table_that_cannot_be_built_does_not_keep_the_others_from_their_proof",
     ),
+    never(
+        "a build as of an LSN from before the log",
+        "toolkit/build/dbt_run.py",
+        "as_of < begins",
+        "tests/dbt/test_scenarios.py::test_an_lsn_before_the_log_is_refused",
+    ),
     Guard(
         "a build as of an LSN leaves no table that is unknown there",
         "toolkit/build/dbt_run.py",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.build.results import ModelResult
 from toolkit.lake.proofs import differing_tables
 from toolkit.rawlog.plan import Layer
-from toolkit.rawlog.states import State, TableState, states_at
+from toolkit.rawlog.states import State, TableState, states_at, verdicts
 from toolkit.values import progress
 from toolkit.values.errors import BuildFailed, ConfigError, LakeError, UnknownTable
 from toolkit.values.failpoints import Point, can_fail
@@ -93,6 +93,10 @@ def build(
     if as_of is not None and as_of > last.complete_to:
         raise BuildFailed(f"LSN {as_of} is not in the log yet: it is complete to {last.complete_to}; run `cdc drain`")
     as_of = None if as_of is None else ledger.exact_at(as_of)
+    if as_of is not None and not verdicts(ledger, as_of):
+        begins = next(Lsn(b.complete_to) for b in ledger.batches() if b.generation == last.generation)
+        if as_of < begins:
+            raise BuildFailed(f"LSN {as_of} is before the log, which begins at {begins}; give that LSN or a later one")
     synced = models_sync.sync(lake, dbt, as_of=as_of)
     spark = session(lake.access)
     tables.ensure_judged(own_session(lake.access), lake.access)
