@@ -8,13 +8,14 @@ import psycopg
 import pytest
 
 from tests import commands
-from tests.support_ledger import ledger_of
+from tests.support_ledger import lake_of, ledger_of
 from tests.support_postgres import run_sql
+from toolkit.history import rows_at_lsn
 from toolkit.lake import reads, session
 from toolkit.quality.report import CheckReport
 from toolkit.rawlog.states import State, table_states
 from toolkit.values.config import Config
-from toolkit.values.errors import UnknownTable
+from toolkit.values.errors import ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
 
 pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("pg", ["pg16"], indirect=True)]
@@ -194,3 +195,18 @@ def test_what_is_published_of_a_root_stays_while_a_partition_is_not_captured(con
     assert _published(config, report, at=now) == shown
     assert _published(config, _run(config), at=now + timedelta(days=config.check.deprecated_days + 1)) == shown
     assert "public__m" not in _views(config, "current")
+
+
+def test_row_versions_of_a_root_are_those_of_its_partitions(config: Config) -> None:
+    """The error said that it was never captured, or to give a later LSN, and no later one helped."""
+    commands.drain(config)
+    built = commands.build(config)
+    lake, spark = lake_of(config), session.own_session(config.lake_access)
+    assert [row["id"] for row in rows_at_lsn.rows(lake, "public.m")] == ["1", "2", "11"]
+    why = r"public\.m.*: it is a view over its partitions; name one of them, such as public\.m_1$"
+    for at, key in ((built.lsn, None), (None, {"id": "1"}), (built.lsn, {"id": "1"})):
+        with pytest.raises(ConfigError, match=f"row versions of {why}"):
+            rows_at_lsn.rows(lake, "public.m", at, key)
+    with pytest.raises(ConfigError, match=f"reading {why}"):
+        rows_at_lsn.at_one_lsn(lake, spark, ["public.apart", "public.m"])
+    assert [row["id"] for row in rows_at_lsn.rows(lake, "public.m_1", built.lsn)] == ["1", "2"]

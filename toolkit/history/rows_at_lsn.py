@@ -10,6 +10,7 @@ from toolkit.history.versions import resolve
 from toolkit.lake import proofs, row_versions
 from toolkit.lake.proofs import differing_tables
 from toolkit.rawlog.plan import labels_at
+from toolkit.rawlog.roots import find_roots
 from toolkit.rawlog.states import State, copied, erased_to, live_tables, states_at, verdicts
 from toolkit.values.errors import ConfigError, NotProven, UnknownTable
 from toolkit.values.lake_types import relabelled_sql
@@ -46,9 +47,13 @@ def at_one_lsn(lake: Lake, spark: SparkSession, tables: Sequence[str] = ()) -> L
 
     Raises:
         UnknownTable: no captured table has that name.
+        ConfigError: a table is a view over its partitions.
         NotProven: a table was never proven, or not at the LSN of the others; the message names it.
     """
-    return proofs.at_one_lsn(lake.ledger, spark, [resolve(lake.ledger, name) for name in tables])
+    named = [resolve(lake.ledger, name) for name in tables]
+    for table in named:
+        _require_own_rows(lake.ledger, table, f"reading {table.identifier} at one LSN")
+    return proofs.at_one_lsn(lake.ledger, spark, named)
 
 
 def rows(
@@ -78,7 +83,8 @@ def read_rows(
 
     Raises:
         UnknownTable: no captured table has that name.
-        ConfigError: the LSN is outside the log or the built part of it, or the key names an unknown column.
+        ConfigError: the LSN is outside the log or the built part of it, or the key names an unknown column; or versions
+            are asked for of a table that is a view over its partitions.
         NotProven: the table was stale at that LSN.
     """
     from toolkit.history import versions
@@ -88,6 +94,8 @@ def read_rows(
     last = versions.newest(lake.ledger, table, as_of)
     version = last.table
     versioned = as_of is not None or key is not None
+    if versioned:
+        _require_own_rows(lake.ledger, version, f"row versions of {version.identifier}")
     kept = lake.access.names
     relation = f"{kept.history if versioned else kept.current}.{last.history_name}"
     there = reads.metadata_location(lake.access, relation) is not None
@@ -117,6 +125,14 @@ def read_rows(
         named = ((c.name, labels[c.attnum]) for c in plan.columns if c.attnum in labels)
         fields |= {name: relabelled_sql(fields[name], era.labels, nested=era.nested) for name, era in named}
     return FoundRows(columns, row_versions.read(lake.spark, relation, fields, key, as_of, limit))
+
+
+def _require_own_rows(ledger: Ledger, table: TableVersion, doing: str) -> None:
+    """Refuse a partitioned table that is shown as a view: its partitions have the history and the proofs."""
+    roots = find_roots(ledger.rules, ledger.latest_versions(), copied(ledger))
+    parts = next((root.parts for root in roots if root.version.table.relid == table.relid), ())
+    if parts:
+        raise ConfigError(f"{doing}: it is a view over its partitions; name one of them, such as {parts[0].identifier}")
 
 
 def _shape(ledger: Ledger, last: SchemaVersion, made: Mapping[str, str]) -> TableVersion:
