@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +60,46 @@ def test_a_build_that_ended_at_a_ddl_many_batches_ago_is_continued(built: Lake, 
     assert _statuses(plain_run(built, "current", "history")) <= {"success", "skipped"}
     check_current(built, source, [table])
     check_history(built, source, table)
+
+
+def test_a_clock_that_stepped_back_hides_no_build(built: Lake) -> None:
+    """The build before was taken for the newest, and what came since was applied to `history` a second time.
+
+    Iceberg takes a table snapshot that is up to a minute older than the one before it.
+    """
+    source = Source()
+    table = Table(500, "big", [column(1, "id", "bigint", not_null=True), column(2, "v")], [1])
+    table.rows = [{1: str(n), 2: "x"} for n in range(3)]
+    source.baseline(table, first=True)
+    built.append(source)
+    models.sync(lake_of(built.config), built.config.dbt_project)
+    for number in range(3):
+        assert _statuses(plain_run(built, "current", "history")) == {"success"}
+        if number:
+            for name in ("current.public__big", "history.public__big"):
+                _step_back(built, name)
+        source.begin()
+        source.update(table, table.rows[0], {2: f"y{number}"}, [])
+        source.commit()
+        built.append(source)
+    assert _statuses(plain_run(built, "current", "history")) == {"success"}
+    check_current(built, source, [table])
+    check_history(built, source, table)
+
+
+def _step_back(built: Lake, name: str) -> None:
+    """Make the newest table snapshot a second older than the one before it, as the clock of its runner said."""
+    place = reads.metadata_location(built.config.lake_access, name)
+    assert place is not None
+    file = Path(place.removeprefix("file://"))
+    found = json.loads(file.read_text(encoding="utf-8"))
+    newest = found["snapshot-log"][-1]
+    newest["timestamp-ms"] = found["snapshot-log"][-2]["timestamp-ms"] - 1_000
+    for snapshot in found["snapshots"]:
+        if snapshot["snapshot-id"] == newest["snapshot-id"]:
+            snapshot["timestamp-ms"] = newest["timestamp-ms"]
+    file.write_text(json.dumps(found), encoding="utf-8")
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the file
 
 
 _OWN = """

@@ -156,6 +156,13 @@ GUARDS_OF_FAULTS = (
         f"{_REBUILD}test_without_the_plugin_a_plain_run_writes_nothing",
     ),
     Guard(
+        "the last build has the highest position, not the latest time",
+        "dbt_project/macros/decide/cdc_target_state.sql",
+        " cast(s.summary['cdc.applied-batch'] as bigint) desc,",
+        " h.made_current_at desc,",
+        "tests/dbt/test_plain_runs.py::test_a_clock_that_stepped_back_hides_no_build",
+    ),
+    Guard(
         "a model replaces the table snapshot that it has found",
         "dbt_project/macros/decide/cdc_target_state.sql",
         "{% do return({'snapshot': snapshot}) %}",
