@@ -58,6 +58,13 @@ GUARDS_OF_FAULTS = (
         f"{_PARTITIONED}test_a_partition_of_a_column_that_is_gone_is_named",
     ),
     Guard(
+        "what another client consumes during a drain is missed",
+        "toolkit/capture/slot_drain.py",
+        "        self._require_unmoved(end.last)\n",
+        "",
+        "tests/postgres/test_read_ahead.py::test_what_another_client_consumes_during_a_drain_is_missed",
+    ),
+    Guard(
         "no rows that another process adds are overwritten",
         "toolkit/lake/table_commit.py",
         ".validateNoConflictingData()",

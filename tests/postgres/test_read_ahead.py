@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,8 +15,10 @@ from toolkit.rawlog.memory import MemoryLog
 from toolkit.source import peek, read_ahead, slot
 from toolkit.source.connection import Connection
 from toolkit.source.read_ahead import ReadAhead
-from toolkit.values.config import Config
-from toolkit.values.errors import LakeError, SlotError
+from toolkit.values.config import Config, SourceConfig
+from toolkit.values.errors import HistoryDiverged, LakeError, SlotError
+from toolkit.values.lsn import Lsn
+from toolkit.values.spool import Spool
 
 pytestmark = pytest.mark.postgres
 
@@ -92,6 +95,36 @@ def test_a_copy_of_the_slot_that_was_not_moved_is_refused(
     monkeypatch.undo()
     log.drain()
     _require_whole(log)
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["in_turns", "ahead"])
+@pytest.mark.parametrize("peeks", [0, 1, 2])
+def test_what_another_client_consumes_during_a_drain_is_missed(
+    log: Log, monkeypatch: pytest.MonkeyPatch, ahead: bool, peeks: int
+) -> None:
+    """The next peek lacked it, the slot ended where the ledger did, and every table stayed ok."""
+    begun, ends, done = peek.peek, [Lsn(0)], list[str]()
+    for (end,) in log.conn.execute(
+        "select lsn::text from pg_logical_slot_peek_binary_changes(%s, null, null, 'proto_version', '1',"
+        " 'publication_names', 'cdc') where substr(data, 1, 1) = 'C'",
+        [log.config.source.slot],
+    ):
+        ends.append(Lsn.parse(end))
+
+    def consumed(conn: Connection, source: SourceConfig, **more: Any) -> Spool:
+        if not ahead and source.slot != log.config.source.slot:
+            raise SlotError("no slot is free")
+        if len(done) == peeks:
+            slot.advance(log.conn, log.config.source.slot, ends[peeks + 2])
+        done.append(source.slot)
+        return begun(conn, source, **more)
+
+    monkeypatch.setattr(peek, "peek", consumed)
+    with pytest.raises(HistoryDiverged, match="consumed by another client"):
+        log.drain()
+    monkeypatch.undo()
+    with pytest.raises(HistoryDiverged, match="consumed by another client"):
+        log.drain()
 
 
 def test_a_drain_goes_on_where_no_slot_is_free(log: Log, made: list[ReadAhead]) -> None:

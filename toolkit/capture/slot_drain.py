@@ -8,7 +8,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
-from toolkit.capture.same_history import ADVICE, followed, prove, require_same_history, without_beacon
+from toolkit.capture.same_history import (
+    ADVICE,
+    followed,
+    prove,
+    require_continued,
+    require_same_history,
+    without_beacon,
+)
 from toolkit.decode.ddl_message import BEACON_PREFIX
 from toolkit.rawlog.event import Kind, Origin, StreamMessage, read_message
 from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError, ServerFull, SlotError
@@ -211,6 +218,7 @@ class _SlotReader:
                 self.most, self.streams = self.source.drain.max_changes, True
                 _log.warning("the server has no room for one transaction: streaming it")
             return self.read(end, directory)
+        self._require_unmoved(end.last)
         self.facts = {"messages": len(spool), "peek_seconds": round(time.monotonic() - started, 3)}
         plan = self._plan(spool, end)
         # Messages outside of transactions count too, and may be all that was read.
@@ -226,6 +234,14 @@ class _SlotReader:
                     max_changes=self._most(), spool_dir=self.source.spool_dir,
                 )  # fmt: skip
         return [_read(batch) for batch in plan.batches]
+
+    def _require_unmoved(self, last: BatchRecord) -> None:
+        """Refuse what was read if another client has moved the slot: what that client consumed may be missing."""
+        from toolkit.source import slot
+
+        state = slot.read_slot(self.conn, self.source.config.slot)
+        if state is not None:  # otherwise the advance names it
+            require_continued(self.source.config, last, state.confirmed_flush_lsn, slot.flush_lsn(self.conn))
 
     def _most(self) -> int:
         return self.most if self.left is None else min(self.left, self.most)
