@@ -303,11 +303,13 @@ begin
         join pg_enum as e on e.enumtypid = i.typ
         where i.typ <> coalesce(b.base, t.oid)
       ),
-      'inner_rows', ( -- shapes of composites, by attribute number: their text contains no names
+      -- Shapes of composites, by attribute number: their text contains no names. A dropped attribute has no type. It
+      -- shows that the type had one more for a while, which no other trace is left of.
+      'inner_rows', (
         select jsonb_agg(jsonb_build_array(i.typ::int8, f.attnum, f.atttypid::int8, f.atttypmod) order by i.typ, f.attnum)
         from inside as i
         join pg_type as c on c.oid = i.typ and c.typtype = 'c'
-        join pg_attribute as f on f.attrelid = c.typrelid and f.attnum > 0 and not f.attisdropped
+        join pg_attribute as f on f.attrelid = c.typrelid and f.attnum > 0
       )
     )
     || case

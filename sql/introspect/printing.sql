@@ -1,6 +1,6 @@
 -- What the texts of a table's values are made of beside its rows: labels of enums, and the attributes of composite
 -- types. Both show in rows of any age, as they are now. A label that was renamed and renamed back has another row
--- version, and a type that had another attribute for a while has more numbers of attributes.
+-- version, and a type that had another attribute for a while has a dropped one more.
 select c.attrelid::int8, pg_catalog.concat_ws(' ', c.attnum, f.fact)
 from (
   select a.attrelid, a.attnum, cdc.type_details(a.atttypid) as details
@@ -19,16 +19,5 @@ cross join lateral (
   ) as l (oid)
   join pg_catalog.pg_enum as e on e.oid = l.oid::int8::pg_catalog.oid
   union all
-  select pg_catalog.concat_ws(
-    ' ',
-    c.details -> 'inner_rows',
-    (
-      select pg_catalog.array_agg(r.relnatts order by r.oid)
-      from pg_catalog.pg_class as r
-      where r.reltype in (
-        select i.typ::int8::pg_catalog.oid
-        from pg_catalog.jsonb_path_query(c.details, '$.inner_rows[*][0] ? (@ != null)') as i (typ)
-      )
-    )
-  )
+  select c.details ->> 'inner_rows'
 ) as f (fact)
