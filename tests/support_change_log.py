@@ -56,11 +56,12 @@ class Log:
         return ticks.record(self.conn, found[0])
 
     def rows(self, since: Tick, upto: Tick, *, messages: bool = False) -> list[Row]:
+        """The changes between two ticks; with `messages` also DDL, and the key for which late changes were logged."""
         found = []
         for cells in ticks.rows(self.conn, since, upto):
             texts = cells.to_pylist()
             for xid, lsn, relid, op, old, new in zip(*(texts[i::6] for i in range(6)), strict=True):
-                if messages or op != "M":
+                if messages or op not in ("M", "O"):
                     found.append(Row(int(xid), int(lsn), int(relid), op, old, new))
         return found
 

@@ -15,7 +15,7 @@ create table if not exists cdc.change_log (
   xid xid8 not null default pg_current_xact_id(),
   lsn pg_lsn not null,
   relid oid not null,
-  op "char" not null, -- I U D T; F: an image could not be made; M: a DDL message
+  op "char" not null, -- I U D T; F: an image could not be made; M: a DDL message; O: cdc.log_order
   old text,
   new text
 ) partition by list (part);
@@ -218,7 +218,7 @@ begin
   exception
     when others then failure := sqlstate || ' ' || sqlerrm;
   end;
-  if failure is null and present is null
+  if failure is null and not late
     and coalesce(octet_length(was), 0) + coalesce(octet_length(became), 0) < 100000
   then
     insert into cdc.change_log (part, lsn, relid, op, old, new)
@@ -226,6 +226,9 @@ begin
     return null;
   end if;
   begin
+    if late then
+      perform cdc.log_order(tg_relid);
+    end if;
     if failure is not null then
       perform cdc.log_failed(tg_relid, failure);
     elsif present is null then
@@ -440,6 +443,7 @@ begin
       cascaded := exists (select from old_rows as o join new_rows as n on record_out(n.*)::text = record_out(o.*)::text);
     end if;
     if cascaded or current_setting(latest, true) = message then
+      perform cdc.log_order(tg_relid);
       present := cdc.log_present(tg_relid, format(
         '(select array_agg(row(r.*)::%s) from (%s) as r)',
         tg_relid::regclass,
@@ -465,6 +469,26 @@ begin
       perform cdc.log_failed(tg_relid, sqlstate || ' ' || sqlerrm);
   end;
   return null;
+end
+$function$;
+
+-- Log by which columns rows are identified: changes that were logged in another order follow. Without a key, the order
+-- of their images does not matter. With one, the current rows are logged. So the lake must read them by the same columns.
+create or replace function cdc.log_order(relid oid)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  insert into cdc.change_log (part, lsn, relid, op, new)
+  select cdc.log_part(), pg_current_wal_insert_lsn(), log_order.relid, 'O', coalesce(
+    (
+      select array_to_string((i.indkey::int2[])[:i.indnkeyatts - 1], ' ')
+      from pg_index as i
+      where i.indexrelid = cdc.key_index(log_order.relid)
+    ),
+    ''
+  );
 end
 $function$;
 
@@ -849,6 +873,7 @@ revoke all on function cdc.reader(oid) from public;
 revoke all on function cdc.own_reader(oid) from public;
 revoke all on function cdc.is_gone(oid, tid) from public;
 revoke all on function cdc.log_present(oid, text) from public;
+revoke all on function cdc.log_order(oid) from public;
 revoke all on function cdc.log_rows() from public;
 revoke all on function cdc.log_truncate() from public;
 revoke all on function cdc.log_part() from public;

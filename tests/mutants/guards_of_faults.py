@@ -65,6 +65,13 @@ GUARDS_OF_FAULTS = (
         "tests/postgres/test_read_ahead.py::test_what_another_client_consumes_during_a_drain_is_missed",
     ),
     Guard(
+        "rows that were logged for another identity",
+        "toolkit/decode/logged_rows.py",
+        'op == "O" and log.new[i].as_py() != key',
+        "False",
+        f"{_LOGGED_DDL}test_rows_that_were_logged_out_of_order_for_another_identity",
+    ),
+    Guard(
         "a composite type had another attribute for a while",
         "sql/install/20_table_snapshot.sql",
         "f.attrelid = c.typrelid and f.attnum > 0\n      )",

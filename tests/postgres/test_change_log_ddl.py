@@ -289,3 +289,37 @@ def test_a_table_that_had_no_key_for_a_while(world: World, ticks: bool) -> None:
     world.sql(*(f"alter table {name} add column c int default 3" for name in names))
     log.drain()
     world.exact(*names)
+
+
+_LATE = """
+create function late() returns trigger language plpgsql as $$ begin
+  if new.id = 1 and new.k < 100 then
+    execute format('update public.%I set k = 1000 where id in (2, 3)', tg_table_name);
+  end if; return new; end $$;
+"""
+_LATE_TRIGGER = "create trigger late after update on {0} for each row execute function late()"
+
+
+@pytest.mark.parametrize("how", Triggers)
+@pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
+def test_rows_that_were_logged_out_of_order_for_another_identity(world: World, ticks: bool, how: Triggers) -> None:
+    """With a key, the log has the rows as they are then, and without one their images: each is wrong for the other."""
+    names = ("keyed", "whole", "captured", "same", "twice")
+    world.config = world.config.model_copy(update={"table": {"public.*": TableConfig(triggers=how)}})
+    log = world.start(
+        _LATE, *map(_TABLE.format, names), *map(_LATE_TRIGGER.format, names), "alter table whole replica identity full",
+        **{"capture": "change_log"} | _settings(ticks),
+    )  # fmt: skip
+    late, identity = "update {0} set k = k + 1", "alter table {0} replica identity {1}"
+    world.sql("set event_triggers = off", identity.format("keyed", "full"), identity.format("whole", "default"))
+    world.sql(late.format("keyed"), late.format("whole"))
+    world.sql(identity.format("keyed", "default"), identity.format("whole", "full"), "set event_triggers = on")
+    world.sql(identity.format("captured", "nothing"), late.format("captured"), late.format("same"))
+    world.sql("begin", identity.format("twice", "full"), late.format("twice"), identity.format("twice", "default"))
+    world.sql(late.format("twice"), "commit")
+    log.drain()
+    assert set(world.stale()) == {"public.keyed", "public.whole"}
+    log.repair(*world.stale())
+    world.sql(*(f"alter table {name} add column c int default 3" for name in names))
+    log.drain()
+    world.exact("keyed", "whole", "same")

@@ -58,7 +58,8 @@ def logged_layout(start: int, version: SchemaVersion) -> Binding:
     absent = tuple(c.attnum for c in table.columns if not c.published)
     attnums = tuple(c.attnum for c in table.columns)
     kind = Kind.LOGGED if table.capture == Capture.BOTH else Kind.ROW
-    return Binding(start, table.relid, attnums, table.width, version.schema_id, absent, kind)
+    key = table.key_attnums if table.keyed else ()
+    return Binding(start, table.relid, attnums, table.width, version.schema_id, absent, kind, key)
 
 
 @dataclass(slots=True)

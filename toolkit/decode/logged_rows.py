@@ -18,7 +18,7 @@ import pyarrow.csv as pc_csv
 from toolkit.decode.layout import LOG_COLUMNS
 from toolkit.decode.messages import NO_TIME
 from toolkit.decode.stream import Ints
-from toolkit.decode.task import Binding, DecodeTask
+from toolkit.decode.task import OTHER_IDENTITY, Binding, DecodeTask
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.rawlog.event import Gap, Kind, Origin, Truncated
 from toolkit.values.errors import DecodeError
@@ -112,18 +112,19 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
     ops = log.ops.to_pylist()
     is_row = pa.array([op in ("I", "U", "D") for op in ops], pa.bool_())
     texts = pa.concat_arrays([pc.if_else(is_row, column, _NO_TEXT) for column in (log.new, log.old)])
-    doubts = [f"a change could not be logged: {log.new[i].as_py()}" for i, op in enumerate(ops) if op == "F"][:1]
+    found = list(_doubts(log, binding, ops))
+    first, doubts = min((i for i, _ in found), default=0), [doubt for _, doubt in found]
     count, schema_id, absent = len(log), binding.schema_id, list(binding.absent)
     try:
         if schema_id is None:
             doubts.append("rows of a table without a schema version")
-            images = _by_position(texts)
+            images, first = _by_position(texts), 0  # none of them is known
         else:
             images = record_images(texts, binding.attnums, binding.width, absent)
     except _OtherShape as found:
         known = f"the {len(binding.attnums)} of the schema version"
         doubts.append(f"images of {found.cells} columns do not fit {known}")
-        images, schema_id, absent = _by_position(texts), None, []
+        images, schema_id, absent, first = _by_position(texts), None, [], 0
     old = images.slice(count)
     columns = {
         "batch_id": _same(pa.int64(), batch_id, count),
@@ -147,9 +148,8 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
         "payload": pc.if_else(pc.equal(log.ops, "T"), Truncated().to_json(), _NO_TEXT),
     }
     batch = pa.RecordBatch.from_arrays([columns[name] for name in EVENT_SCHEMA.names], schema=EVENT_SCHEMA)
-    yield batch.filter(pc.not_equal(log.ops, "F"))
+    yield batch.filter(pa.array([op not in ("F", "O") for op in ops], pa.bool_()))
     if doubts:
-        first = 0 if schema_id is None else ops.index("F")  # no row without a schema version is known
         gap = Event(
             batch_id=batch_id,
             generation=generation,
@@ -164,6 +164,17 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
             payload=Gap("; ".join(doubts), "cdc repair").to_json(),
         )
         yield from to_arrow([gap]).to_batches()
+
+
+def _doubts(log: LogRows, binding: Binding, ops: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Find the first row that was not logged, and the first that was logged for another key (`cdc.log_order`)."""
+    if "F" in ops:
+        failed = ops.index("F")
+        yield failed, f"a change could not be logged: {log.new[failed].as_py()}"
+    key = " ".join(map(str, binding.key))
+    ordered = (i for i, op in enumerate(ops) if op == "O" and log.new[i].as_py() != key)
+    if binding.kind == Kind.ROW and binding.schema_id is not None and (other := next(ordered, None)) is not None:
+        yield other, OTHER_IDENTITY
 
 
 def _kind(binding: Binding, op: str) -> str:
