@@ -79,6 +79,13 @@ GUARDS_OF_FAULTS = (
         "tests/postgres/test_unseen_ddl.py::test_a_change_that_no_event_reports_is_found",
     ),
     Guard(
+        "a slot that took the name of a dropped one stays",
+        "toolkit/source/claim.py",
+        "return _recorded(conn, source.slot) is not False",
+        "return True",
+        "tests/postgres/test_handover_killed.py::test_a_slot_that_takes_the_name_of_a_dropped_one_stays",
+    ),
+    Guard(
         "no rows that another process adds are overwritten",
         "toolkit/lake/table_commit.py",
         ".validateNoConflictingData()",

@@ -432,7 +432,7 @@ GUARDS_OF_READING = (
     Guard(
         "the slot that uninstall leaves",
         "toolkit/source/install.py",
-        "state is not None and not (has_read or claim.has_slot(conn, source)):",
+        "state is not None and not claim.has_slot(conn, source, has_read=has_read):",
         "False:",
         "tests/postgres/test_handover_killed.py::test_a_slot_of_another_program_is_not_taken_over",
     ),

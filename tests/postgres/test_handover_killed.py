@@ -166,6 +166,26 @@ def test_a_slot_that_the_log_never_read_stays(config: Config) -> None:
 
 
 @mostly_one_server
+def test_a_slot_that_takes_the_name_of_a_dropped_one_stays(config: Config) -> None:
+    """The log was read from a slot of that name before the handover to ticks, which dropped it."""
+    commands.init(_by(config, "slot"))
+    config = _by(config, "tick")
+    commands.init(config)
+    with connection.connect(config.source) as conn:
+        conn.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [config.source.slot])
+    made = _positions(config)
+    commands.init(config)
+    commands.init(config, new_generation=True)
+    for new_generation in (False, True):
+        with pytest.raises(SlotRefused, match="has not created it: another program may read it; give another name"):
+            commands.init(_by(config, "slot"), new_generation=new_generation)
+    commands.uninstall(config)
+    assert _positions(config) == made
+    with connection.connect(config.source) as conn:
+        slot.drop_slot(conn, config.source.slot)
+
+
+@mostly_one_server
 def test_a_slot_of_another_program_is_not_taken_over(config: Config) -> None:
     """A subscription that is not connected has an idle slot of this kind. `cdc init` read on where it was."""
     config = _by(config, "slot")

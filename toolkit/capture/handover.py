@@ -100,10 +100,12 @@ def drop_left_slot(source: SourceAccess, lake: Lake, conn: Connection) -> None:
     from toolkit.source import claim, slot
 
     left = slot.read_slot(conn, source.config.slot)
-    if left is not None and has_read(lake.reading(), left.name):
+    if left is not None:
+        if not claim.has_slot(conn, source.config, has_read=has_read(lake.reading(), left.name)):
+            return
         slot.require_ours(left)
         slot.drop_slot(conn, left.name)
-        claim.record_slot(conn, source.config, exists=False)
+    claim.record_slot(conn, source.config, exists=False)
 
 
 @can_fail(Point.HANDOVER)

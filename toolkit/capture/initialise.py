@@ -128,7 +128,7 @@ def _install(
     uuid = reads.table_uuid(lake.access, lake.access.names.events)
     claim.require_unclaimed(conn, source.config, uuid)
     former = _former_slots(source.config, conn, uuid, new_generation)
-    ours = handover.has_read(ledger, source.config.slot) or claim.has_slot(conn, source.config)
+    ours = claim.has_slot(conn, source.config, has_read=handover.has_read(ledger, source.config.slot))
     if not (ours or ticks):
         claim.require_no_slot(conn, source.config)
     existing = slot.read_slot(conn, source.config.slot)

@@ -85,37 +85,64 @@ def former_slots(conn: Connection, source: SourceConfig, lake: str | None) -> tu
     names = [
         claim.slot
         for claim in claims(conn)
-        if (claim.lake, claim.database) == (lake, here) and claim.slot != source.slot and _recorded(conn, claim.slot)
+        if (claim.lake, claim.database) == (lake, here) and claim.slot != source.slot and _created(conn, claim.slot)
     ]
     return tuple(state for state in (_slot_here(conn, name) for name in names) if state is not None)
 
 
-def has_slot(conn: Connection, source: SourceConfig) -> bool:
+def has_slot(conn: Connection, source: SourceConfig, *, has_read: bool = False) -> bool:
     """Return whether the configured slot, if it exists, is one that `cdc init` has created.
 
     Another program may have an idle slot of that name, for example a subscription that is called `cdc`.
+
+    Args:
+        conn: a session of the role that installs.
+        source: has the slot.
+        has_read: the log was read from a slot of that name. It is no more if `cdc init` has dropped that one.
     """
+    if has_read:
+        return _recorded(conn, source.slot) is not False
     here = database_of(conn)
     if not any(claim.slot == source.slot and claim.database == here for claim in claims(conn)):
         return False
-    return _recorded(conn, source.slot)
+    return _created(conn, source.slot)
 
 
-def _recorded(conn: Connection, name: str) -> bool:
-    names = conn.execute(
-        "select s.name from cdc.settings as s where s.name in ('slot', 'ddl_to_log')"
+def _created(conn: Connection, name: str) -> bool:
+    recorded = _recorded(conn, name)
+    # Earlier versions recorded no slot; a lake that is drained by ticks has none.
+    return recorded if recorded is not None else not _by_ticks(conn, name)
+
+
+def _recorded(conn: Connection, name: str) -> bool | None:
+    """Return whether `cdc init` has created the slot, or dropped it later; None if neither is recorded."""
+    if not claims(conn):
+        return None
+    row = conn.execute(
+        "select s.value = '' from cdc.settings as s where s.name = 'slot'"
         " and coalesce(pg_catalog.to_jsonb(s) ->> 'slot', %s) in ('', %s)",
         [name, name],
-    ).fetchall()
-    # Earlier versions recorded no slot; a lake that is drained by ticks has none.
-    return ("slot",) in names or ("ddl_to_log",) not in names
+    ).fetchone()
+    return None if row is None else bool(row[0])
+
+
+def _by_ticks(conn: Connection, name: str) -> bool:
+    # `slot` is missing in the settings of an earlier version, which have one lake.
+    row = conn.execute(
+        "select exists (select from cdc.settings as s where s.name = 'ddl_to_log'"
+        " and coalesce(pg_catalog.to_jsonb(s) ->> 'slot', %s) in ('', %s))",
+        [name, name],
+    ).fetchone()
+    return row == (True,)
 
 
 def record_slot(conn: Connection, source: SourceConfig, *, exists: bool) -> None:
     """Record that `cdc init` creates the configured slot from now on, or that it has dropped it."""
     conn.execute("delete from cdc.settings where slot = %s and name = 'slot'", [source.slot])
-    if exists:
-        conn.execute("insert into cdc.settings (slot, name, value) values (%s, 'slot', '')", [source.slot])
+    conn.execute(
+        "insert into cdc.settings (slot, name, value) values (%s, 'slot', pg_catalog.convert_to(%s, 'UTF8'))",
+        [source.slot, "" if exists else "dropped"],
+    )
 
 
 def require_no_slot(conn: Connection, source: SourceConfig) -> None:
@@ -205,10 +232,4 @@ def _in_use(conn: Connection, claim: Claim) -> bool:
         return False
     if _slot_here(conn, claim.slot) is not None:
         return True
-    # `slot` is missing in the settings of an earlier version, which have one lake.
-    row = conn.execute(
-        "select exists (select from cdc.settings as s where s.name = 'ddl_to_log'"
-        " and coalesce(pg_catalog.to_jsonb(s) ->> 'slot', %s) in ('', %s))",
-        [claim.slot, claim.slot],
-    ).fetchone()
-    return row == (True,)
+    return _by_ticks(conn, claim.slot)

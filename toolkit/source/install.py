@@ -174,7 +174,7 @@ def uninstall(conn: Connection, source: SourceConfig, *, lock_seconds: float, ha
 
     _require_no_guests(conn, source)
     state = slot.read_slot(conn, source.slot)
-    if state is not None and not (has_read or claim.has_slot(conn, source)):
+    if state is not None and not claim.has_slot(conn, source, has_read=has_read):
         _log.warning("the slot stays: `cdc init` has not created it", extra={"slot": source.slot})
     elif state is not None:
         slot.require_ours(state)
