@@ -18,6 +18,7 @@ _TORN = (
     "test_a_table_of_which_the_metadata_is_torn_does_not_keep_the_others_from_their_proof"
 )
 _OVERTAKEN = "tests/e2e/test_parity_races.py::test_what_another_runner_drains_during_a_check_is_not_taken_for_compared"
+_HANDOVER = "tests/postgres/test_handover_killed.py::"
 _LOGGED_DDL = "tests/postgres/test_change_log_ddl.py::"
 _NEW_KEY = "tests/postgres/test_new_key.py::test_a_new_key_loses_no_ddl"
 
@@ -27,7 +28,7 @@ GUARDS_OF_FAULTS = (
         "toolkit/capture/handover.py",
         "any(b.slot == name and b.tick is None for b in",
         "any(True for b in",
-        "tests/postgres/test_handover_killed.py::test_a_slot_that_the_log_never_read_stays",
+        f"{_HANDOVER}test_a_slot_that_the_log_never_read_stays",
     ),
     Guard(
         "a table with partitions is left to its model",
@@ -83,7 +84,21 @@ GUARDS_OF_FAULTS = (
         "toolkit/source/claim.py",
         "return _recorded(conn, source.slot) is not False",
         "return True",
-        "tests/postgres/test_handover_killed.py::test_a_slot_that_takes_the_name_of_a_dropped_one_stays",
+        f"{_HANDOVER}test_a_slot_that_takes_the_name_of_a_dropped_one_stays",
+    ),
+    Guard(
+        "a table that must not be published does not move to the slot",
+        "toolkit/source/change_log.py",
+        "table.relid in left or ",
+        "",
+        f"{_HANDOVER}test_a_table_that_cannot_move_from_triggers_to_the_slot_is_left_out",
+    ),
+    Guard(
+        "a table that must not be published keeps no triggers",
+        "toolkit/source/change_log.py",
+        "in selection.matching(conn, rules.source):",
+        "in selection.selected_relations(conn, rules):",
+        f"{_HANDOVER}test_a_table_that_cannot_move_from_triggers_to_the_slot_is_left_out",
     ),
     Guard(
         "no rows that another process adds are overwritten",

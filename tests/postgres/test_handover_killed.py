@@ -220,3 +220,19 @@ def test_a_slot_of_the_toolkit_is_known_after_an_upgrade_and_a_handover(config: 
         sql(config, "delete from cdc.settings where name = 'slot'")
     commands.uninstall(config)
     assert slot_of(config) is None
+
+
+@mostly_one_server
+def test_a_table_that_cannot_move_from_triggers_to_the_slot_is_left_out(config: Config) -> None:
+    """It ended `cdc init` before the others were copied, and its triggers logged on, into a log that nobody read."""
+    sql(config, "create table public.keyless (x text)", "create table public.b (id int primary key)")
+    commands.init(_by(config, "slot"))
+    plain = config.model_copy(update={"source": config.source.model_copy(update={"capture": "slot"})})
+    made = commands.init(plain)
+    assert set(made.rows) == {"public.a", "public.b"} and set(made.left_out) == {"public.keyless"}
+    with connection.connect(config.source) as conn:
+        assert change_log.triggered(conn) == set()
+    sql(config, "insert into public.keyless values ('unseen')", "insert into public.a values (7, 'through the slot')")
+    commands.drain(plain)
+    assert current(plain, "a") == on_source(plain, "a")
+    assert of(plain, "keyless").state == "stale"

@@ -77,13 +77,14 @@ def _quoted(name: str) -> str:
 def moving(conn: Connection, rules: CaptureRules) -> tuple[str, ...]:
     """Return published tables whose way of capture `init` will change; they then need a baseline.
 
-    `init` takes excluded tables out of capture instead.
+    `init` takes excluded tables out of capture instead, and those that it must not publish.
     """
     if not catalog.installed(conn) or by_ticks(conn, rules):
         return ()
+    left = {relation.relid for relation in selection.left_out(conn, rules)}
 
     def moves(table: TableVersion) -> bool:
-        if rules.source.excludes(table.schema, table.name):
+        if table.relid in left or rules.source.excludes(table.schema, table.name):
             return False
         wanted = rules.capture_of(table.schema, table.name).capture
         by_slot = (Capture.SLOT, Capture.BOTH)
@@ -96,7 +97,8 @@ def moving(conn: Connection, rules: CaptureRules) -> tuple[str, ...]:
 def settle(conn: Connection, rules: CaptureRules, *, lock_seconds: float) -> None:
     """Remove capture and draining that is no longer configured; what is configured already exists.
 
-    A table that `[source] exclude` names loses its triggers. One that no pattern selects any more keeps them.
+    A table that `[source] exclude` names loses its triggers, and so does one that the slot should capture and that
+    `init` must not publish. One that no pattern selects any more keeps them.
     """
     if not by_ticks(conn, rules):  # the slot reads DDL messages from the WAL
         conn.execute(
@@ -109,7 +111,7 @@ def settle(conn: Connection, rules: CaptureRules, *, lock_seconds: float) -> Non
         " where s.name = 'logs' and s.slot <> pg_catalog.current_setting('cdc.slot'))"
     ).fetchone()
     triggers = set() if others == (True,) else triggered(conn)
-    for relation in selection.selected_relations(conn, rules):
+    for relation in selection.matching(conn, rules.source):
         name = f"{_quoted(relation.schema)}.{_quoted(relation.name)}"
         if relation.relid in named and not rules.through_slot(relation.schema, relation.name):
             assert state is not None
