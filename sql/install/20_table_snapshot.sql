@@ -352,6 +352,10 @@ as $function$
 #variable_conflict use_column
 declare
   publications cdc.publications[] := array(select p from cdc.publications as p);
+  -- Drained by ticks: what a publication sends of a table without triggers is read by nobody.
+  by_ticks bool := exists (
+    select from cdc.known_settings as s where s.name = 'slot' and s.value = convert_to('dropped', 'UTF8')
+  );
   logged oid[] := '{}'; -- captured by triggers
   log jsonb;
   log_entries jsonb;
@@ -437,7 +441,7 @@ select
       '[]'
     ),
     'children', coalesce(to_jsonb(b.partitions::int8[]), '[]'), -- rows of children by inheritance are not the parent's
-    'published', p.sent is not null or l.is_logged,
+    'published', p.sent is not null and not by_ticks or l.is_logged,
     'publishes', p.sent -> 'publishes',
     'row_filter', p.sent -> 'row_filter',
     'comment', (

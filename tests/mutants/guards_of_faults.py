@@ -101,6 +101,20 @@ GUARDS_OF_FAULTS = (
         f"{_HANDOVER}test_a_table_that_cannot_move_from_triggers_to_the_slot_is_left_out",
     ),
     Guard(
+        "ticks read nothing of what a publication sends",
+        "sql/install/20_table_snapshot.sql",
+        "p.sent is not null and not by_ticks or l.is_logged",
+        "p.sent is not null or l.is_logged",
+        f"{_HANDOVER}test_a_publication_that_is_left_sends_nothing_to_ticks",
+    ),
+    Guard(
+        "ticks need no publication",
+        "toolkit/capture/tick_drain.py",
+        "publications=last.identity.publications)",
+        "publications={})",
+        f"{_HANDOVER}test_ticks_begin_a_log_beside_a_publication",
+    ),
+    Guard(
         "no rows that another process adds are overwritten",
         "toolkit/lake/table_commit.py",
         ".validateNoConflictingData()",

@@ -236,3 +236,35 @@ def test_a_table_that_cannot_move_from_triggers_to_the_slot_is_left_out(config: 
     commands.drain(plain)
     assert current(plain, "a") == on_source(plain, "a")
     assert of(plain, "keyless").state == "stale"
+
+
+@mostly_one_server
+def test_a_publication_that_is_left_sends_nothing_to_ticks(config: Config) -> None:
+    """A table whose triggers were off seemed to come through the slot, which was dropped, and stayed ok."""
+    sql(config, "create publication cdc for all tables")
+    commands.init(config.model_copy(update={"source": config.source.model_copy(update={"capture": "slot"})}))
+    config = _by(config, "tick")
+    commands.init(config)
+    _whole(config)
+    sql(config, "create table public.new (id int primary key)", "insert into public.new values (1)")
+    sql(config, "alter table public.a disable trigger user", "insert into public.a values (7, 'not logged')")
+    commands.drain(config)
+    assert of(config, "a").state == "stale" and commands.missing_baselines(config) == ("public.new",)
+    commands.init(config)
+    commands.repair(config, ["public.a"])
+    sql(config, "insert into public.new values (2)", "insert into public.a values (8, 'logged')")
+    commands.drain(config)
+    assert all(current(config, name) == on_source(config, name) for name in ("a", "new"))
+
+
+@mostly_one_server
+def test_ticks_begin_a_log_beside_a_publication(config: Config) -> None:
+    """The first ledger row named it. Each drain was refused, with the advice to run `cdc init`, and that too."""
+    config = _by(config, "tick")
+    sql(config, "create publication cdc for all tables")
+    for new_generation in (False, True):
+        commands.init(config, new_generation=new_generation)
+        sql(config, f"insert into public.a values (10 + {int(new_generation)}, 'logged')")
+        commands.drain(config)
+        assert current(config, "a") == on_source(config, "a")
+    commands.init(config)

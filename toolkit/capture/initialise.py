@@ -240,9 +240,11 @@ def _first(
     ticks: bool,
 ) -> InitResult:
     """Create the slot, or take the first tick, and copy all tables; the exported snapshot is the cut of the copy."""
-    from toolkit.source import connection, slot
+    from toolkit.source import claim, connection, slot
     from toolkit.source import ticks as tick
 
+    if ticks:
+        claim.record_slot(conn, source.config, exists=False)
     forms = forms_before(source)
     opened = (
         tick.tick_cut(source.config)

@@ -104,8 +104,8 @@ def last_tick(rules: CaptureRules, conn: psycopg.Connection[Any], last: BatchRec
             f"the ledger was drained through slot {last.slot!r} to {last.complete_to}, not by ticks; run `cdc init` to"
             " hand over while that slot is there"
         )
-    # Ticks need no publication. One may exist if the source is about to switch to a slot.
-    identity = replace(catalog.read_identity(conn, rules), publications={})
+    # Ticks need no publication. One may exist: of a slot that was read before, or will be.
+    identity = replace(catalog.read_identity(conn, rules), publications=last.identity.publications)
     require_same_history(rules.source, last, identity, None, slot.flush_lsn(conn))
     found = ticks.known(conn, last.complete_to)
     if found is None or found.snapshot != last.tick:
