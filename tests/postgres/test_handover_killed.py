@@ -268,3 +268,22 @@ def test_ticks_begin_a_log_beside_a_publication(config: Config) -> None:
         commands.drain(config)
         assert current(config, "a") == on_source(config, "a")
     commands.init(config)
+
+
+@mostly_one_server
+def test_a_partition_that_moves_from_triggers_into_its_root(config: Config) -> None:
+    """It is no published table any more, which ended `cdc init` before the root was copied."""
+    sql(
+        config,
+        "create table public.r (id int primary key, x text) partition by range (id)",
+        "create table public.r1 partition of public.r for values from (0) to (10)",
+        "create publication cdc for all tables with (publish_via_partition_root = true)",
+    )
+    commands.init(_by(config, "tick"))
+    plain = config.model_copy(update={"source": config.source.model_copy(update={"capture": "slot"})})
+    sql(config, "insert into public.r values (1, 'logged')", "insert into public.a values (7, 'logged')")
+    assert set(commands.init(plain).rows) == {"public.r"}
+    sql(config, "insert into public.r values (2, 'sent')", "insert into public.a values (8, 'sent')")
+    commands.drain(plain)
+    assert (of(plain, "a").state, of(plain, "r").state) == ("ok", "ok")
+    assert all(current(plain, name) == on_source(plain, name) for name in ("a", "r"))

@@ -192,7 +192,19 @@ def _install(
         log = StoredLog(lake.access, rules=lake.rules)
         start(log, source.config, conn, identity, generation, 1, existing.confirmed_flush_lsn)
     change_log.settle(conn, source.rules, lock_seconds=source.snapshot.lock_seconds)
-    return None, tuple(dict.fromkeys([*missing_baselines(conn, lake), *moving]))
+    return None, _to_copy(conn, lake, moving)
+
+
+def _to_copy(conn: Connection, lake: Lake, moved: Sequence[str]) -> tuple[str, ...]:
+    """Return the tables without a copy, and those that have moved.
+
+    A table that must not be published has left capture instead, and a partition is part of its root where the slot
+    sends its rows as those of the root.
+    """
+    from toolkit.source import catalog
+
+    published = {table.identifier for table in catalog.published_tables(conn)}
+    return tuple(dict.fromkeys([*missing_baselines(conn, lake), *(name for name in moved if name in published)]))
 
 
 def _former_slots(

@@ -77,14 +77,13 @@ def _quoted(name: str) -> str:
 def moving(conn: Connection, rules: CaptureRules) -> tuple[str, ...]:
     """Return published tables whose way of capture `init` will change; they then need a baseline.
 
-    `init` takes excluded tables out of capture instead, and those that it must not publish.
+    `init` takes excluded tables out of capture instead.
     """
     if not catalog.installed(conn) or by_ticks(conn, rules):
         return ()
-    left = {relation.relid for relation in selection.left_out(conn, rules)}
 
     def moves(table: TableVersion) -> bool:
-        if table.relid in left or rules.source.excludes(table.schema, table.name):
+        if rules.source.excludes(table.schema, table.name):
             return False
         wanted = rules.capture_of(table.schema, table.name).capture
         by_slot = (Capture.SLOT, Capture.BOTH)
