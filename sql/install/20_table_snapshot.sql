@@ -352,7 +352,7 @@ as $function$
 #variable_conflict use_column
 declare
   publications cdc.publications[] := array(select p from cdc.publications as p);
-  -- Drained by ticks: what a publication sends of a table without triggers is read by nobody.
+  -- Drained by ticks: the lake does not read what a publication sends.
   by_ticks bool := exists (
     select from cdc.known_settings as s where s.name = 'slot' and s.value = convert_to('dropped', 'UTF8')
   );

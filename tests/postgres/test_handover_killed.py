@@ -224,7 +224,7 @@ def test_a_slot_of_the_toolkit_is_known_after_an_upgrade_and_a_handover(config: 
 
 @mostly_one_server
 def test_a_table_that_cannot_move_from_triggers_to_the_slot_is_left_out(config: Config) -> None:
-    """It ended `cdc init` before the others were copied, and its triggers logged on, into a log that nobody read."""
+    """It ended `cdc init` before the others were copied, and its triggers logged on, into a log that was not read."""
     sql(config, "create table public.keyless (x text)", "create table public.b (id int primary key)")
     commands.init(_by(config, "slot"))
     plain = config.model_copy(update={"source": config.source.model_copy(update={"capture": "slot"})})
