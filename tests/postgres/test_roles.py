@@ -396,7 +396,8 @@ def test_row_6_capture_of_an_older_version_asks_for_init(installed: Roles) -> No
     installed.sql(
         "insert into cdc.settings select * from cdc.signing_key", "drop table cdc.signing_key",
         "drop function cdc.is_signed(bytea, bytea), cdc.beacon(), cdc.write_wal()",
-        "do $$ begin execute replace(pg_get_functiondef('cdc.log_is_read()'::regprocedure), 'known_', ''); end $$",
+        "do $$ begin execute replace(pg_get_functiondef('cdc.log_is_read()'::regprocedure), 'known_', ''); execute"
+        " replace(pg_get_functiondef('cdc.table_snapshots(oid[])'::regprocedure), 'known_', ''); end $$",
         "do $$ begin execute 'create or replace view cdc.publications as '"
         " || replace(pg_get_viewdef('cdc.publications'::regclass), 'known_settings', 'settings'); end $$",
         "drop view cdc.known_settings",
