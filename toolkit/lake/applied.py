@@ -211,13 +211,15 @@ def misshapen(table: TableVersion, made: Applied) -> str | None:
         return None
     names = lake_columns([(c.attnum, c.name) for c in table.columns])
     wanted = {names[c.attnum]: spark_type(c) for c in table.columns if c.published}
-    found = {name: kind for _, name, kind in made.commits[0].columns if not name.startswith(META_PREFIX)}
+    found = {name: kind for _, name, kind in made.columns if not name.startswith(META_PREFIX)}
     wrong = [f"{name} is of no column of the source" for name in found if name not in wanted]
     wrong += [
         f"{name} is {found[name]}, not {kind}" if name in found else f"{name} is missing"
         for name, kind in wanted.items()
         if found.get(name) != kind
     ]
+    if made.altered and not wrong:
+        return "another program has dropped one and added it again"
     return "; ".join(wrong[:3]) + f" (and {len(wrong) - 3} more)" * (len(wrong) > 3) if wrong else None
 
 

@@ -80,9 +80,9 @@ def build_tables(lake: Lake, wanted: set[int], build: Build) -> BuiltTables:
         if isinstance(current, TableDamaged) or isinstance(history, TableDamaged):
             builds.append((table.relid, None))  # its build says what is damaged
             continue
-        made[table.relid], versions = Applied.of(current), Applied.of(history)
+        made[table.relid] = Applied.of(current)
         # A check compares `current` only. A table of which `history` lacks an event is not proven either.
-        builds += [(table.relid, None if one.altered else one.build) for one in (made[table.relid], versions)]
+        builds += [(table.relid, made[table.relid].build), (table.relid, Applied.of(history).build)]
     since = news(lake.spark, ledger, {build.place for _, build in builds if build is not None and build.place})
     outdated = {relid for relid, build in builds if outdates(since, relid, build)}
     late = [lake_table(t.schema, t.name) for t in asked if t.relid in outdated]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.values import progress
 from toolkit.values.row_line import Comparison, Figures, Sums, comparison, effective
-from toolkit.values.table import FIRST_OWN, TableVersion
+from toolkit.values.table import FIRST_OWN, Column, TableVersion
 
 if TYPE_CHECKING:
     from toolkit.quality.incremental import Proof
@@ -131,11 +131,16 @@ def lines(
 def alike(one: Comparison, later: Comparison) -> bool:
     """Return whether both comparisons select the same rows and columns and print them alike.
 
-    Enum values may have been added between them.
+    Enum values may have been added between them, and attributes of composites dropped that had been added.
     """
     shapes = [
-        (p.table.relid, p.table.row_filter, p.key, [(c.attnum, c.name, c.type, c.inner_rows) for c in p.columns])
+        (p.table.relid, p.table.row_filter, p.key, [(c.attnum, c.name, c.type, _live(c)) for c in p.columns])
         for p in (one, later)
     ]
     before, after = ({label for c in p.columns for label in (*c.enum_labels, *c.inner_labels)} for p in (one, later))
     return shapes[0] == shapes[1] and before <= after
+
+
+def _live(column: Column) -> list[tuple[int, ...]]:
+    """Return the attributes of composites that are printed: a dropped one has no type."""
+    return [row for row in column.inner_rows if row[2]]

@@ -60,7 +60,8 @@ class Column:
     published: bool
     former_labels: tuple[tuple[int, str], ...] = ()  # earlier names of enum values, since the last copy of the rows
     inner_labels: tuple[tuple[int, str], ...] = ()  # (pg_enum.oid, label) of enums inside arrays, composites, ranges
-    inner_rows: tuple[tuple[int, ...], ...] = ()  # (type, attnum, type, typmod) of composites, its own or inside
+    # (type, attnum, type, typmod) of composites, its own or inside; the type of a dropped attribute is 0
+    inner_rows: tuple[tuple[int, ...], ...] = ()
     comment: str | None = None
     borrowed: bool = False  # its text contains names of other objects and changes with them, without an event
 
