@@ -112,8 +112,8 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
     ops = log.ops.to_pylist()
     is_row = pa.array([op in ("I", "U", "D") for op in ops], pa.bool_())
     texts = pa.concat_arrays([pc.if_else(is_row, column, _NO_TEXT) for column in (log.new, log.old)])
-    found = list(_doubts(log, binding, ops))
-    first, doubts = min((i for i, _ in found), default=0), [doubt for _, doubt in found]
+    doubted = list(_doubts(log, binding, ops))
+    first, doubts = min((i for i, _ in doubted), default=0), [doubt for _, doubt in doubted]
     count, schema_id, absent = len(log), binding.schema_id, list(binding.absent)
     try:
         if schema_id is None:
