@@ -95,6 +95,8 @@ def test_rows_without_a_column_of_the_table_are_not_written(built: Lake, made: t
         table_commit.overwrite(table_commit.Java(built.spark), access, name, rows, Commit({}, {}, None, since))
 
 
-def test_comments_do_not_alter_columns(built: Lake, made: tuple[Source, Table]) -> None:
-    _alter(built, "ALTER COLUMN n COMMENT 'of a user'")
+def test_comments_and_the_order_of_columns_do_not_alter_them(built: Lake, made: tuple[Source, Table]) -> None:
+    _alter(built, "ALTER COLUMN n COMMENT 'of a user'", "ALTER COLUMN n FIRST")
+    version = TableVersion.from_json(made[1].snapshot())
+    assert misshapen(version, applied(built.config.lake_access, version)) is None
     assert {model.action for model in built.build().models if "public__t" in model.name} <= {BuildAction.SKIP}

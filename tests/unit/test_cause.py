@@ -155,6 +155,16 @@ def test_commits_are_identified_by_who_made_them() -> None:
     assert Applied(True, tuple(commits({"current-snapshot-id": None}))).snapshot_id is None
 
 
+def test_a_compaction_does_not_hide_that_columns_were_altered() -> None:
+    before, after = (((1, "id", "int"), (2, "n", "int")), ((1, "id", "int"), (3, "n", "int")))
+    build = Commit(1, 7, Lsn(80), (), rewrite=False, columns=before)
+    compaction = Commit(2, 7, Lsn(80), (), rewrite=True, columns=after)
+    assert Applied(True, (compaction, build), after).altered
+    assert not Applied(True, (build,), before[::-1]).altered
+    assert not Applied(True, (compaction,), after).altered  # the build is expired
+    assert not Applied(True, ()).altered
+
+
 def test_whatever_another_session_wrote_since_the_proof_is_known() -> None:
     def made(number: int, batch: int | None = None, columns: tuple[tuple[int, str, str], ...] = ()) -> Commit:
         return Commit(number, batch, None, (), rewrite=False, columns=columns)

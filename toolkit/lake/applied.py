@@ -61,7 +61,7 @@ class Applied:
 
     exists: bool
     commits: tuple[Commit, ...]
-    columns: tuple[tuple[int, str, str], ...] = ()  # as of a commit, but now
+    columns: tuple[tuple[int, str, str], ...] = ()  # the present ones, as in `Commit`
 
     @classmethod
     def of(cls, metadata: dict[str, Any] | None) -> Applied:
@@ -84,11 +84,12 @@ class Applied:
     def altered(self) -> bool:
         """Return whether another program has altered the columns since the newest build.
 
-        That makes no commit of rows. A column that was dropped and added again has another field id, and no values.
+        That makes no commit of rows. A column that was dropped and added again has another field id, and no values. The
+        order of columns does not matter. A compaction has the columns that it found, so the build before it decides.
         """
         builds = [commit for commit in self.commits if commit.batch_id is not None]
         made = next((commit for commit in builds if not commit.rewrite), builds[0] if builds else None)
-        return made is not None and made.columns != self.columns
+        return made is not None and set(made.columns) != set(self.columns)
 
     def foreign(self, since: int | None) -> tuple[Foreign, ...]:
         """List the commits after a table snapshot that neither a build nor a compaction made, newest first.
