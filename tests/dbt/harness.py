@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests import commands
-from tests.dbt.scenario import Row, Source
+from tests.dbt.scenario import Row, Source, Table, column
 from tests.support_ledger import lake_of
 from toolkit.build import dbt_run
 from toolkit.quality.built_tables import build_tables
@@ -99,3 +99,14 @@ class Lake:
             " order by commit_lsn, ordinal"
         ).collect()
         return [(row[0], json.loads(row[1])) for row in rows]
+
+
+def built_table(built: Lake) -> tuple[Source, Table]:
+    """Build a small table with a key, a text and a number, of which the texts are `x` and `y` in turn."""
+    source = Source()
+    table = Table(500, "t", [column(1, "id", "bigint", not_null=True), column(2, "v"), column(3, "n", "integer")], [1])
+    table.rows = [{1: str(n), 2: "xy"[n % 2], 3: str(n)} for n in range(6)]
+    source.baseline(table, first=True)
+    built.append(source)
+    built.build()
+    return source, table

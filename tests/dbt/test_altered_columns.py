@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dbt.harness import Lake
-from tests.dbt.scenario import Source, Table, column
+from tests.dbt.harness import Lake, built_table
+from tests.dbt.scenario import Source, Table
 from tests.dbt.test_models import check_current, check_history
 from toolkit.lake import reads, table_commit
 from toolkit.lake.applied import applied, misshapen
@@ -20,13 +20,7 @@ _TABLES = ("current.public__t", "history.public__t")
 
 @pytest.fixture
 def made(built: Lake) -> tuple[Source, Table]:
-    source = Source()
-    table = Table(500, "t", [column(1, "id", "bigint", not_null=True), column(2, "v"), column(3, "n", "integer")], [1])
-    table.rows = [{1: str(n), 2: "x", 3: str(n)} for n in range(4)]
-    source.baseline(table, first=True)
-    built.append(source)
-    built.build()
-    return source, table
+    return built_table(built)
 
 
 def _alter(built: Lake, *changes: str) -> None:

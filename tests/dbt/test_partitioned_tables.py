@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests import commands
-from tests.dbt.harness import Lake
-from tests.dbt.scenario import Source, Table, column
+from tests.dbt.harness import Lake, built_table
+from tests.dbt.scenario import Source, Table
 from tests.dbt.test_models import check_current, check_history
 from tests.dbt.test_rebuild import plain_run
 from toolkit.lake import reads, table_commit
@@ -24,12 +24,7 @@ _TABLES = ("current.public__t", "history.public__t")
 
 @pytest.fixture
 def made(built: Lake) -> tuple[Source, Table]:
-    source = Source()
-    table = Table(500, "t", [column(1, "id", "bigint", not_null=True), column(2, "v"), column(3, "n", "integer")], [1])
-    table.rows = [{1: str(n), 2: "xy"[n % 2], 3: str(n)} for n in range(6)]
-    source.baseline(table, first=True)
-    built.append(source)
-    built.build()
+    source, table = built_table(built)
     for name in _TABLES:
         for field in ("v", "bucket(4, id)"):
             built.spark.sql(f"ALTER TABLE {name} ADD PARTITION FIELD {field}")
