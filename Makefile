@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
 # PySpark comes as source, and its wheel is unpacked right after it is made: to compress the jars would take 20 s.
-UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --config-settings-package pyspark:--build-option=--compression=stored
+UV := $(BIN)/uv pip install --quiet --config-settings-package pyspark:--build-option=--compression=stored --python
+UV_INSTALL := $(UV) $(BIN)/python
 # What uv's cache has is taken from there first: where a registry sends no caching headers, uv would fetch and build
 # PySpark again in each checkout, and its cache would grow by 2 GB each time.
 install = $(UV_INSTALL) --offline $(1) 2>/dev/null || $(UV_INSTALL) $(1)
@@ -20,6 +21,7 @@ SOAK_SECONDS ?= 3600
 LARGE_ARGS ?= --rows 1000000 10000000 --log 50000000
 LAKE_TESTS ?= tests/e2e tests/dbt
 PEERS := .venv-peers
+OLDEST := .venv-oldest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -93,6 +95,12 @@ test-unit: $(STAMP) ## The tests that need neither PostgreSQL nor Spark
 .PHONY: test-wide
 test-wide: $(STAMP) ## More types, traps and faults (two hours; CDC_TEST_BUDGET_SECONDS=1200 takes some by chance)
 	$(BIN)/python -m pytest -m "wide and not long" $(IN_PARALLEL) $(PYTEST_ARGS)
+
+.PHONY: test-oldest
+test-oldest: $(STAMP) ## The tests with the oldest packages that pyproject.toml allows (PYTEST_ARGS=tests/unit)
+	@$(PYTHON) -m venv $(OLDEST)
+	$(UV) $(OLDEST)/bin/python --resolution lowest-direct -e .[demo,dev]
+	$(OLDEST)/bin/python -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: test-long
 test-long: $(STAMP) ## The proofs that take minutes or millions of rows

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from importlib.metadata import PackageNotFoundError, distributions, packages_distributions, requires
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from tests.unit.test_layout import MODULES, ROOT, _imports
@@ -57,6 +58,16 @@ def test_the_lock_holds_every_dependency() -> None:
     names = {re.split(r"[^A-Za-z0-9-]", text)[0].lower() for text in wanted}
     locked = {line.split("==")[0] for line in LOCK.splitlines() if "==" in line}
     assert names - locked == {project["name"]}  # extras include extras of the same project
+
+
+def test_what_is_locked_installs_with_the_oldest_python() -> None:
+    """The lock had a package for 3.11.5 and newer, so that nothing could be installed with the 3.11.2 of Debian."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    oldest = f"{project['requires-python'].removeprefix('>=')}.0"
+    locked = {line.split("==")[0] for line in LOCK.splitlines() if "==" in line}
+    found = {d.name: d.metadata["Requires-Python"] for d in distributions() if canonicalize_name(d.name) in locked}
+    assert len(found) > 100
+    assert {name: needed for name, needed in found.items() if needed and oldest not in SpecifierSet(needed)} == {}
 
 
 def _installed_with(wanted: list[str]) -> set[str]:
