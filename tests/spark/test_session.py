@@ -40,11 +40,11 @@ print("gone" if not Path(f"/proc/{process.pid}").exists() else "still there")
 """
 
 
-def run_job(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `_JOB` with `folder` as working directory and nothing else in the environment."""
+def run_job(folder: Path, program: str = _JOB, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `program` with `folder` as working directory and nothing else in the environment."""
     home = str(Path.home())  # jars that were downloaded before are found there
     return subprocess.run(
-        [sys.executable, "-c", _JOB, str(folder)], cwd=folder, capture_output=True, text=True, timeout=180, check=False,
+        [sys.executable, "-c", program, str(folder)], cwd=folder, capture_output=True, text=True, timeout=180, check=False,
         env={"PYTHONPATH": str(Path(java.__file__).parents[2]), "HOME": home} | environment,
     )  # fmt: skip
 
@@ -301,6 +301,27 @@ def _refusal(folder: Path, program: str) -> str:
 def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
     program = _JOB.replace("Path(sys.argv[1])", "Path(sys.argv[1]), spark={'spark.driver.memory': '1 parsec'}")
     assert "toolkit.values.errors.LakeError: Spark did not start: " in _refusal(tmp_path, program)
+
+
+def _nameless(folder: Path, master: str) -> str:
+    """Return the job for a JVM that knows no name but localhost, like that of a container without a network."""
+    hosts = folder / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n", encoding="ascii")
+    settings = {"spark.master": master, "spark.driver.extraJavaOptions": f"-Djdk.net.hosts.file={hosts}"}
+    return _JOB.replace("Path(sys.argv[1])", f"Path(sys.argv[1]), spark={settings}")
+
+
+def test_a_host_that_does_not_know_its_own_name_runs_spark(tmp_path: Path) -> None:
+    """Spark looked the name up before it read any setting."""
+    done = run_job(tmp_path, _nameless(tmp_path, "local[2]"))
+    assert done.stdout.split()[-2:] == ["45", "gone"], done.stderr
+
+
+def test_a_jvm_that_does_not_start_names_the_cause_not_what_it_led_to(tmp_path: Path) -> None:
+    """It was an ExceptionInInitializerError."""
+    assert "UnknownHostException: Unable to resolve host" in _refusal(
+        tmp_path, _nameless(tmp_path, "yarn")
+    )
 
 
 @pytest.mark.wide

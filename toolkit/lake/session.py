@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import locale
 import logging
 import os
@@ -47,6 +48,7 @@ _TASK_BYTES = 256 << 20  # heap that one task may need
 _HEAP_IS_FULL = 52  # the exit code of Spark's process after an OutOfMemoryError
 #: Spark's own list, and what catalogs call their secrets.
 _REDACTED = r"(?i)secret|password|token|(access|account)[.-]?key|credential|\.header\."
+_CAUSE = "Caused by: "  # how a trace of Java names what led to an exception
 _POLL_SECONDS = 0.05
 _END_SECONDS = 20.0
 #: Options for a JVM that works for seconds only, in which the work of the second compiler does not pay for itself. One
@@ -326,6 +328,9 @@ def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
     }
     if sys.getfilesystemencoding() == "utf-8" and not locale.getencoding().lower().startswith("utf"):
         variables["LC_ALL"] = "C.UTF-8"  # Python takes the C locale for UTF-8, and Java's names of files for ASCII
+    if settings["spark.master"].startswith("local"):
+        # Spark looks the name of the host up before it reads settings, and a container may not know its own.
+        variables["SPARK_LOCAL_HOSTNAME"] = os.environ.get("SPARK_LOCAL_HOSTNAME", "localhost")
     conf = SparkConf(loadDefaults=False)
     for key, value in settings.items():
         conf.set(key, value)
@@ -420,8 +425,12 @@ def _submit_arguments(settings: Iterable[tuple[str, str]]) -> Iterator[dict[str,
 def _last_words(log_path: Path) -> str:
     """Find the line of the JVM's output that most likely says why it ended."""
     lines = [line.strip() for line in log_path.read_text(encoding="utf-8", errors="replace").splitlines()]
-    telling = [line for line in lines if any(word in line for word in ("Exception", "rror", "unresolved"))]
-    return next(iter(telling), lines[-1] if lines else "the JVM printed nothing")[:300]
+    for at, line in enumerate(lines):
+        if any(word in line for word in ("Exception", "rror", "unresolved")):
+            trace = itertools.takewhile(lambda one: one.startswith(("at ", "...", _CAUSE)), lines[at + 1 :])
+            causes = [one.removeprefix(_CAUSE) for one in trace if one.startswith(_CAUSE)]
+            return (causes[-1] if causes else line)[:300]
+    return lines[-1][:300] if lines else "the JVM printed nothing"
 
 
 def _configured(base: SparkSession, settings: dict[str, str]) -> SparkSession:
