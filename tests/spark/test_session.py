@@ -44,7 +44,8 @@ def run_job(folder: Path, program: str = _JOB, **environment: str) -> subprocess
     """Run `program` with `folder` as working directory and nothing else in the environment."""
     home = str(Path.home())  # jars that were downloaded before are found there
     return subprocess.run(
-        [sys.executable, "-c", program, str(folder)], cwd=folder, capture_output=True, text=True, timeout=180, check=False,
+        [sys.executable, "-c", program, str(folder)],
+        cwd=folder, capture_output=True, text=True, timeout=180, check=False,
         env={"PYTHONPATH": str(Path(java.__file__).parents[2]), "HOME": home} | environment,
     )  # fmt: skip
 
@@ -319,9 +320,7 @@ def test_a_host_that_does_not_know_its_own_name_runs_spark(tmp_path: Path) -> No
 
 def test_a_jvm_that_does_not_start_names_the_cause_not_what_it_led_to(tmp_path: Path) -> None:
     """It was an ExceptionInInitializerError."""
-    assert "UnknownHostException: Unable to resolve host" in _refusal(
-        tmp_path, _nameless(tmp_path, "yarn")
-    )
+    assert "UnknownHostException: Unable to resolve host" in _refusal(tmp_path, _nameless(tmp_path, "yarn"))
 
 
 @pytest.mark.wide
@@ -350,6 +349,24 @@ def test_the_jars_are_where_the_lock_looks_for_them(spark: SparkSession) -> None
     loaded = spark._jvm.java.lang.System.getProperty("spark.repl.local.jars")  # type: ignore[union-attr]
     assert "/.ivy2.5.2/jars/" in loaded
     assert jars._IVY == ".ivy2.5.2"
+
+
+def test_what_was_downloaded_is_only_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark resolved its packages at each start: it failed in a container whose image can only be read.
+
+    It also wrote each jar again, and the archive of classes then fitted no more.
+    """
+    ivy = tmp_path / "ivy"
+    downloaded = jars.folder_of({})
+    (ivy / "jars").mkdir(parents=True)
+    for jar in downloaded.glob("*.jar"):
+        (ivy / "jars" / jar.name).symlink_to(jar)
+    (ivy / "cache").touch()  # Ivy cannot make its folder
+    before = {jar.name: jar.stat().st_mtime_ns for jar in downloaded.iterdir()}
+    program = _JOB.replace("Path(sys.argv[1])", f"Path(sys.argv[1]), spark={ {'spark.jars.ivy': str(ivy)} }")
+    done = run_job(tmp_path, program)
+    assert done.stdout.split()[-2:] == ["45", "gone"], done.stderr
+    assert {jar.name: jar.stat().st_mtime_ns for jar in downloaded.iterdir()} == before
 
 
 def test_a_jar_with_another_hash_starts_no_session(tmp_path: Path) -> None:

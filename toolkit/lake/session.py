@@ -337,7 +337,7 @@ def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
     if settings["spark.master"].startswith("local-cluster") and "spark.authenticate.secret" not in settings:
         conf.set("spark.authenticate.secret", secrets.token_hex(32))  # other local masters get one from Spark
     with environment(variables):
-        gateway = _launch(access, settings, conf, java_home)
+        gateway = _launch(access, settings, conf, class_archive.find(java_home, settings))
         SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm  # `stop_session` finds it from here on
         try:
             # Spark has resolved its packages here, and no executor runs yet.
@@ -362,15 +362,17 @@ def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
             ) from None
 
 
-def _launch(access: LakeAccess, settings: Mapping[str, str], conf: SparkConf, java_home: Path) -> JavaGateway:
+def _launch(access: LakeAccess, settings: Mapping[str, str], conf: SparkConf, archive: Path | None) -> JavaGateway:
     """Start the JVM, once more without its archive of classes if it does not start: the archive may be damaged."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
     log_path = access.work_dir / LOG_NAME
-    own = settings.get(_CLASS_PATH, "")
-    conf.set(_CLASS_PATH, os.pathsep.join(filter(None, (own, *map(str, jars.class_path(settings))))))
-    archive = class_archive.find(java_home, settings)
+    own, resolved = settings.get(_CLASS_PATH, ""), jars.class_path(settings)
+    conf.set(_CLASS_PATH, os.pathsep.join(filter(None, (own, *map(str, resolved)))))
+    if resolved:  # Spark would copy them each time, in a folder that this account may not write in
+        conf.set("spark.jars", ",".join(path.as_uri() for path in resolved))
+        conf.set("spark.jars.packages", "")
     shared = "" if archive is None else f' "-XX:SharedArchiveFile={archive}"'
     quick = f" {ONE_COMPILER}" if _is_small(access) else ""
     conf.set(_DRIVER_OPTIONS, f"{settings[_DRIVER_OPTIONS]}{quick}{shared}")
@@ -388,8 +390,9 @@ def _launch(access: LakeAccess, settings: Mapping[str, str], conf: SparkConf, ja
             if archive is None:
                 remedy = f"all of it is in {log_path}{jars.unwritable(settings)}"
                 raise LakeError(f"Spark did not start: {_last_words(log_path)}; {remedy}") from None
-    archive.unlink(missing_ok=True)
-    return _launch(access, settings, conf, java_home)
+    with suppress(OSError):
+        archive.unlink(missing_ok=True)
+    return _launch(access, settings, conf, None)
 
 
 def _is_small(access: LakeAccess) -> bool:
