@@ -642,6 +642,41 @@ begin
 end
 $function$;
 
+-- Leave out a row that a subscription brings: the log of another server, with relids and transaction ids of that one. The
+-- triggers here log what the subscription changes.
+create or replace function cdc.log_replicated()
+returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  return null;
+end
+$function$;
+
+-- Enabled for replicas only, so that it costs the other sessions nothing. A trigger's own row has another trigger around
+-- it. Nothing depends on the rest: DDL messages are signed, and an F row only makes its table stale.
+do $install$
+declare
+  part record;
+begin
+  for part in
+    select l.relid::regclass as name
+    from cdc.log_parts as l
+    where l.relkind = 'r'
+      and not exists (
+        select from pg_trigger as t where t.tgrelid = l.relid and t.tgname = 'own_rows' and t.tgenabled = 'R'
+      )
+  loop -- waits for sessions that write to the log
+    execute format(
+      'create or replace trigger own_rows before insert on %s for each row'
+      || ' when (pg_trigger_depth() = 0 and new.op not in (''F'', ''M'')) execute function cdc.log_replicated()', part.name
+    );
+    execute format('alter table %s enable replica trigger own_rows', part.name);
+  end loop;
+end
+$install$;
+
 do $install$
 declare
   part record;
@@ -879,6 +914,7 @@ revoke all on function cdc.log_truncate() from public;
 revoke all on function cdc.log_part() from public;
 revoke all on function cdc.log_failed(oid, text) from public;
 revoke all on function cdc.log_emptied() from public;
+revoke all on function cdc.log_replicated() from public;
 revoke all on function cdc.log_lacks(oid, bool) from public;
 revoke all on function cdc.log_table(oid, bool) from public;
 revoke all on function cdc.unlog_table(oid) from public;

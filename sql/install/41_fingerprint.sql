@@ -24,7 +24,7 @@ begin
         'capture_truncate', 'emit', 'guard', 'guard_new', 'guarding', 'guards_of', 'is_gone', 'is_own', 'is_signed',
         'keep_publications',
         'key_index', 'let_read', 'log_doubted', 'log_emptied', 'log_failed', 'log_is_read', 'log_lacks', 'log_order',
-        'log_part', 'log_present', 'log_row', 'log_rows', 'log_table', 'log_truncate', 'naming_types', 'of_this_transaction', 'own',
+        'log_part', 'log_present', 'log_replicated', 'log_row', 'log_rows', 'log_table', 'log_truncate', 'naming_types', 'of_this_transaction', 'own',
         'own_reader', 'partitions_below', 'paused', 'pin', 'places', 'present', 'publish_new', 'publishable',
         'published_by', 'reader', 'run_uncaptured', 'sent_by', 'sign', 'strays', 'table_snapshots', 'touched', 'type_details',
         'write_message'

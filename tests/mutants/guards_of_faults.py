@@ -426,6 +426,13 @@ GUARDS_OF_FAULTS = (
         f"{_LOGGED_DDL}test_a_subscription_between_two_drains",
     ),
     Guard(
+        "rows of another server's change log",
+        "sql/changelog/10_log.sql",
+        "enable replica trigger own_rows",
+        "disable trigger own_rows",
+        f"{_LOGGED_DDL}test_a_subscription_brings_the_change_log_of_its_publisher",
+    ),
+    Guard(
         "labels of the LSN that is asked for",
         "toolkit/history/rows_at_lsn.py",
         "fields |= {name: relabelled_sql",

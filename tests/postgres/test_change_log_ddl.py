@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -193,6 +194,29 @@ def _wait_for(world: World, question: str) -> None:
     raise AssertionError(question)
 
 
+@contextmanager
+def _subscribed(world: World, pg: EmbeddedServer, tables: str) -> Iterator[psycopg.Connection[Any]]:
+    """Subscribe to all tables of another database while the `with` lasts."""
+    with fresh_database(pg) as upstream, psycopg.connect(upstream, autocommit=True) as publisher:
+        publisher.execute(tables.encode())
+        publisher.execute("create publication p for all tables")
+        publisher.execute("select pg_create_logical_replication_slot('cdc_up', 'pgoutput')")
+        world.sql(
+            f"create subscription s connection '{upstream}' publication p"
+            " with (create_slot = false, slot_name = 'cdc_up')"
+        )
+        try:
+            _wait_for(world, "select count(*) > 0 and bool_and(srsubstate = 'r') from pg_subscription_rel")
+            yield publisher
+        finally:
+            world.sql("alter subscription s disable", "alter subscription s set (slot_name = none)")
+            _wait_for(
+                world, "select not exists (select from pg_replication_slots where slot_name = 'cdc_up' and active)"
+            )
+            world.sql("drop subscription s")
+            publisher.execute("select pg_drop_replication_slot('cdc_up')")
+
+
 @pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
 def test_a_subscription_between_two_drains(world: World, pg: EmbeddedServer, ticks: bool) -> None:
     """Its rows fire no statement triggers. When it was dropped before a drain, its table stayed ok without them."""
@@ -201,32 +225,38 @@ def test_a_subscription_between_two_drains(world: World, pg: EmbeddedServer, tic
     }
     world.config = world.config.model_copy(update={"table": table})
     log = world.start(_TABLE.format("a"), _TABLE.format("b"), **{"capture": "change_log"} | _settings(ticks))
-    with fresh_database(pg) as upstream, psycopg.connect(upstream, autocommit=True) as publisher:
-        publisher.execute(_TABLE.format("a") + _TABLE.format("b") + "delete from a; delete from b")
-        publisher.execute("create publication p for all tables")
-        publisher.execute("select pg_create_logical_replication_slot('cdc_up', 'pgoutput')")
-        world.sql(
-            f"create subscription s connection '{upstream}' publication p"
-            " with (create_slot = false, slot_name = 'cdc_up')"
-        )
-        try:
-            _wait_for(world, "select count(*) = 2 from pg_subscription_rel where srsubstate = 'r'")
-            publisher.execute("insert into a (id) values (7); insert into b (id) values (7)")
-            _wait_for(
-                world, "select count(*) = 2 from (select from a where id = 7 union all select from b where id = 7)"
-            )
-        finally:
-            world.sql("alter subscription s disable", "alter subscription s set (slot_name = none)")
-            _wait_for(
-                world, "select not exists (select from pg_replication_slots where slot_name = 'cdc_up' and active)"
-            )
-            world.sql("drop subscription s")
-            publisher.execute("select pg_drop_replication_slot('cdc_up')")
+    with _subscribed(world, pg, _TABLE.format("a") + _TABLE.format("b") + "delete from a; delete from b") as publisher:
+        publisher.execute("insert into a (id) values (7); insert into b (id) values (7)")
+        _wait_for(world, "select count(*) = 2 from (select from a where id = 7 union all select from b where id = 7)")
     log.drain()
     assert set(world.stale()) == {"public.b"}
     world.exact("a")
     log.repair("public.b")
     world.exact("b")
+
+
+@pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
+def test_a_subscription_brings_the_change_log_of_its_publisher(world: World, pg: EmbeddedServer, ticks: bool) -> None:
+    """As one to all tables of a server does. A physical copy has the same relids, and each row was logged twice."""
+    tables = "create table a (id int, v text); create table k (id int primary key, v text);"
+    log = world.start(tables, **{"capture": "change_log"} | _settings(ticks))
+    part = (
+        "create schema cdc; create table cdc.change_log_0 (part smallint, xid xid8 default pg_current_xact_id(),"
+        ' lsn pg_lsn default pg_current_wal_insert_lsn(), relid oid, op "char", old text, new text)'
+    )
+    logged = "insert into cdc.change_log_0 (part, relid, op, old, new) values (0, "
+    a, k = world.relid("a"), world.relid("k")
+    with _subscribed(world, pg, tables + part) as publisher:
+        for n in range(3):
+            publisher.execute(
+                f"begin; insert into a values ({n}, 'x'); {logged}{a}, 'I', null, '({n},x)');"
+                f" insert into k values ({n}, 'x'); {logged}{k}, 'I', null, '({n},x)'); commit"
+            )
+        publisher.execute(f"begin; update k set v = 'y' where id = 1; {logged}{k}, 'U', '(1,x)', '(1,y)'); commit")
+        _wait_for(world, "select exists (select from k where v = 'y')")
+    log.drain()
+    assert world.stale() == {}
+    world.exact("a", "k")
 
 
 @pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
