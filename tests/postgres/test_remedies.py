@@ -174,6 +174,18 @@ def test_a_transaction_that_an_alert_names_is_ended_by_its_remedy(world: World) 
             old.execute("select 1")
 
 
+@pytest.mark.parametrize("pg", ["pg15", "pg16", "pg18"], indirect=True)
+def test_a_prepared_transaction_is_an_alert_with_what_ends_it(world: World) -> None:
+    """The slot keeps WAL from before it too, and no session has it: it was never named."""
+    world.start(*PAIR)
+    world.config = world.config.model_copy(update={"limits": LimitsConfig(transaction_minutes=1e-9)})
+    world.sql("begin; insert into t values (3, 'z'); prepare transaction 'left'")
+    alert = _alert(world, "transactions of the source")
+    assert f"prepared transaction left in database {world.user.info.dbname} has been running" in alert.found
+    assert alert.remedy == "run: commit prepared 'left', or rollback prepared 'left'"
+    world.sql("rollback prepared 'left'")
+
+
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_a_misspelt_name_in_the_configuration_is_found_with_the_nearest(world: World) -> None:
     """A table that `exclude` misspells was captured, and a misspelt [table] had no effect, both without a word."""

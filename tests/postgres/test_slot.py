@@ -21,8 +21,9 @@ from tests.support_postgres import consume, hmac_key, inserted, logical_messages
 from toolkit.demo.server import EmbeddedServer
 from toolkit.ops import status_report
 from toolkit.rawlog.states import table_states
-from toolkit.source import install, slot, snapshot_rows
+from toolkit.source import install, locks, slot, snapshot_rows
 from toolkit.source.connection import Connection, connect
+from toolkit.source.locks import LockTimeout
 from toolkit.values.config import Config
 from toolkit.values.errors import SlotError
 from toolkit.values.lsn import Lsn
@@ -172,6 +173,17 @@ def test_a_prepared_transaction_that_blocks_is_named_as_one(source: Config, conn
         ):
             pass
         other.execute("rollback prepared 'orphan'")
+
+
+def test_a_prepared_transaction_that_holds_a_lock_is_named_with_what_ends_it(source: Config, conn: Connection) -> None:
+    """No session has it: the lock was said to be held by a session that has just ended, at each attempt."""
+    with psycopg.connect(source.source.conninfo, autocommit=True) as other:
+        other.execute("begin; insert into public.t (who) values ('open'); prepare transaction 'it''s'")
+        with pytest.raises(LockTimeout, match=r"held by prepared transaction it's \(postgres, prepared, ") as refused:
+            locks.insist(conn, "locking t", lambda: conn.execute("lock table public.t"), seconds=3)
+        assert str(refused.value).endswith("run: commit prepared 'it''s', or rollback prepared 'it''s'")
+        other.execute("rollback prepared 'it''s'")
+        locks.insist(conn, "locking t", lambda: conn.execute("lock table public.t"), seconds=3)
 
 
 def test_temporary_slot_ends_with_the_cut(source: Config, conn: Connection) -> None:

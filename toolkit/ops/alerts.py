@@ -153,10 +153,8 @@ def of_server(
             more = f"run: alter system set {what} = {most + 10}, then restart the server"
             yield Alert(what, found, f"drop an unused slot, or {more}")
     if (pressure.oldest_seconds or 0) > limits.transaction_minutes * 60:
-        found = f"pid {pressure.oldest_pid} has been running one for {(pressure.oldest_seconds or 0) / 60:,.0f} min"
-        yield Alert(
-            "transactions of the source", found, f"run: select pg_terminate_backend({pressure.oldest_pid}, 5000)"
-        )
+        found = f"{pressure.oldest} has been running for {(pressure.oldest_seconds or 0) / 60:,.0f} min"
+        yield Alert("transactions of the source", found, f"run: {pressure.oldest_ends}")
 
 
 def of_writes(conn: Connection, source: SourceConfig) -> Iterator[Alert]:

@@ -122,7 +122,7 @@ class _Watch:
 
     def __init__(self, conn: Connection) -> None:
         self.seen = ""
-        self.holder: int | None = None  # pid of the first session in `seen`
+        self.ends = ""  # what ends the first one in `seen`
         self._pid = conn.info.backend_pid
         self._dsn = conn.info.dsn
         self._password = conn.info.password
@@ -140,7 +140,7 @@ class _Watch:
     def refusal(self, what: str, seconds: float) -> LockTimeout:
         return LockTimeout(
             f"{what}: waited {seconds:g} s for a lock held by {self.seen or 'a session that has just ended'};"
-            f" run it again{f', or run: select pg_terminate_backend({self.holder}, 5000)' if self.holder else ''}"
+            f" run it again{f', or run: {self.ends}' if self.ends else ''}"
         )
 
     def _look(self) -> None:
@@ -152,10 +152,10 @@ class _Watch:
                 while True:
                     rows = conn.execute(resources.load("introspect/waits"), {"pid": self._pid}).fetchall()
                     if rows:
-                        self.holder = rows[0][0]
+                        self.ends = rows[0][-1]
                         self.seen = ", ".join(
-                            f"pid {pid} ({role}{' ' + application if application else ''}, {state}, {age} s: {query})"
-                            for pid, role, application, state, age, query in rows[:_SHOWN]
+                            f"{holder} ({role}{' ' + application if application else ''}, {state}, {age} s{query})"
+                            for holder, role, application, state, age, query, _ in rows[:_SHOWN]
                         ) + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
                     if self._over.wait(_LOOK_SECONDS):
                         return

@@ -19,7 +19,8 @@ class Pressure:
     slots_used: int
     senders: int
     senders_used: int
-    oldest_pid: int | None
+    oldest: str | None
+    oldest_ends: str | None  # what ends it
     oldest_seconds: float | None
 
 
