@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from tests.support_postgres import drop_database, inserted, stream
+from tests.trap_world import PAIR, World
 from toolkit.demo.server import EmbeddedServer
 from toolkit.source import catalog, install, preflight, slot, snapshot_rows
 from toolkit.source.connection import connect
 from toolkit.source.peek import peek
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.errors import DecodeError
+from toolkit.values.modes import Capture, LogDrain
 
 pytestmark = pytest.mark.postgres
 
@@ -79,3 +82,22 @@ def test_trap_113_bytes_that_are_no_text_stop_the_drain_by_name(pg: EmbeddedServ
         ):
             peek(conn, config.source, upto=slot.flush_lsn(conn), max_changes=None, directory=tmp_path)
         assert slot.require_slot(conn, config.source).confirmed_flush_lsn == before
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_bytes_that_are_no_text_in_the_change_log_are_named(pg: EmbeddedServer, tmp_path: Path) -> None:
+    """The advice was to run the drain again, which never helped; a new log without the value does."""
+    ticks: dict[str, Any] = {"capture": Capture.CHANGE_LOG, "change_log_drain": LogDrain.TICK}
+    with ExitStack() as stack:
+        world = World(stack.enter_context(_database(pg, "SQL_ASCII")), tmp_path, stack)
+        log = world.start(*PAIR, **ticks)
+        raw = stack.enter_context(
+            psycopg.connect(world.config.source.conninfo, autocommit=True, client_encoding="SQL_ASCII")
+        )
+        raw.execute(b"insert into t values (3, '\xe9')")
+        with pytest.raises(DecodeError, match=r"0xe9 .*no text of the encoding; correct it .*--new-generation`$"):
+            log.drain()
+        raw.execute(b"update t set v = 'e' where id = 3")
+        log.conn.close()
+        world.start()
+        world.exact("t")

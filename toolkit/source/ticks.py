@@ -21,7 +21,7 @@ from toolkit.source.copyout import copy_blocks
 from toolkit.source.slot import Cut
 from toolkit.values import resources
 from toolkit.values.capture_rules import CaptureRules, SourceConfig
-from toolkit.values.errors import SourceUnavailable
+from toolkit.values.errors import SourceUnavailable, UnreadableChange
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.lsn import Lsn
 
@@ -121,6 +121,7 @@ def rows(conn: Connection, since: Tick, upto: Tick, *, messages: bool = False) -
         messages: read only the DDL messages; each has its place among all rows before the six cells.
 
     Raises:
+        UnreadableChange: a value is no text of the encoding.
         SourceUnavailable: the server refused, or the connection was lost.
     """
     inner = resources.load("changelog/rows").format(since=_literal(since.snapshot), upto=_literal(upto.snapshot))
@@ -134,6 +135,12 @@ def rows(conn: Connection, since: Tick, upto: Tick, *, messages: bool = False) -
             if len(cells) != count * (_COLUMNS + messages):
                 raise SourceUnavailable(f"reading the change log: {len(cells)} cells in {count} rows; report this")
             yield cells
+    except psycopg.errors.CharacterNotInRepertoire as error:
+        raise UnreadableChange(
+            f"reading the change log: {one_line(error)}: a value there is no text of the encoding; correct it on the"
+            " source, or name its table in [source] exclude, then start a new log with `cdc init --new-generation`",
+            None,
+        ) from None
     except psycopg.Error as error:
         raise SourceUnavailable(f"reading the change log: {one_line(error)}; run it again") from None
 
