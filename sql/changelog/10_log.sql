@@ -654,8 +654,9 @@ begin
 end
 $function$;
 
--- Enabled for replicas only, so that it costs the other sessions nothing. A trigger's own row has another trigger around
--- it. Nothing depends on the rest: DDL messages are signed, and an F row only makes its table stale.
+-- Enabled for replicas only, so that it costs the other sessions nothing. Rows of this server are inserted by another
+-- trigger, all but M and F rows, which have the id of their transaction. By chance another server's may have that id: then
+-- the signature of an M row refuses it, and an F row makes a table stale.
 do $install$
 declare
   part record;
@@ -670,7 +671,8 @@ begin
   loop -- waits for sessions that write to the log
     execute format(
       'create or replace trigger own_rows before insert on %s for each row'
-      || ' when (pg_trigger_depth() = 0 and new.op not in (''F'', ''M'')) execute function cdc.log_replicated()', part.name
+      || ' when (pg_trigger_depth() = 0 and (new.op not in (''F'', ''M'') or new.xid <> pg_current_xact_id()))'
+      || ' execute function cdc.log_replicated()', part.name
     );
     execute format('alter table %s enable replica trigger own_rows', part.name);
   end loop;

@@ -252,6 +252,7 @@ def test_a_subscription_brings_the_change_log_of_its_publisher(world: World, pg:
                 f"begin; insert into a values ({n}, 'x'); {logged}{a}, 'I', null, '({n},x)');"
                 f" insert into k values ({n}, 'x'); {logged}{k}, 'I', null, '({n},x)'); commit"
             )
+        publisher.execute(f"{logged}{k}, 'F', null, 'of the publisher'); {logged}{k}, 'O', null, '7')")
         publisher.execute(f"begin; update k set v = 'y' where id = 1; {logged}{k}, 'U', '(1,x)', '(1,y)'); commit")
         _wait_for(world, "select exists (select from k where v = 'y')")
     log.drain()
