@@ -60,7 +60,7 @@ def copy_tables(config: Config, cut: Cut, tables: Sequence[str] | None = None, *
     """Copy under a cut that is open already, before which nothing was altered."""
     source, lake = opened(config)
     with snapshot_rows.reader(source.config, cut) as conn:
-        forms = row_forms.Forms.read(conn, catalog.published_tables(conn))
+        forms = row_forms.Forms.read(conn, catalog.snapshot_json(conn))
     return copy.copy_tables(source, lake, cut, forms, tables, **more)
 
 

@@ -433,6 +433,14 @@ GUARDS_OF_FAULTS = (
         f"{_LOGGED_DDL}test_a_subscription_brings_the_change_log_of_its_publisher",
     ),
     Guard(
+        "what a publication did not send for a while",
+        "toolkit/capture/row_forms.py",
+        ', snapshot["entries"]]',
+        "]",
+        "tests/postgres/test_row_forms.py::"
+        "test_rows_that_are_written_while_nothing_sends_them_and_committed_after_the_cut",
+    ),
+    Guard(
         "labels of the LSN that is asked for",
         "toolkit/history/rows_at_lsn.py",
         "fields |= {name: relabelled_sql",

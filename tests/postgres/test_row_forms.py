@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -54,18 +54,35 @@ def _exact(config: Config, *names: str) -> None:
         assert (at(config, name, last.complete_to), current(config, name)) == ("ok", on_source(config, name)), name
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["init", "repair"])
-def test_rows_that_are_written_before_a_type_is_altered_and_committed_after_the_cut(
-    config: Config, first: bool
-) -> None:
-    """They came after the copy, in the form from before, and the tables were ok.
+#: Statements before and after which the rows of a table are sent, but not between them, and how they are captured.
+_FOR_A_WHILE: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "table": ("alter publication cdc drop table a", "alter publication cdc add table a", {}),
+    "operations": (
+        "alter publication cdc set (publish = 'truncate')",
+        "alter publication cdc set (publish = 'insert, update, delete, truncate')",
+        {},
+    ),
+    "log": (
+        "alter publication cdc drop table cdc.change_log",
+        "alter publication cdc add table cdc.change_log",
+        {"capture": "change_log"},
+    ),
+}
+
+
+def _beside_a_writer(
+    config: Config,
+    copy: Callable[[], dict[str, int]],
+    *,
+    first: Sequence[str] = (),
+    written: Sequence[str],
+    then: Sequence[str],
+) -> dict[str, int]:
+    """Copy while a transaction is open at the cut that has written between other statements.
 
     The slot waits for the transactions that are open when it is begun, and then for those that began meanwhile. The
-    writer begins between the two and is open at the cut.
+    writer begins between the two. The copy must try another cut, which waits for the writer.
     """
-    sql(config, *_TABLES)
-    if not first:
-        commands.init(config)
     with (
         ExitStack() as sessions,
         ThreadPoolExecutor(1) as pool,
@@ -78,20 +95,56 @@ def test_rows_that_are_written_before_a_type_is_altered_and_committed_after_the_
                 time.sleep(0.005)
             assert not done.done(), done.result()
 
-        tables = ["public.m", "public.p"]
-        done = pool.submit(lambda: (commands.init(config) if first else commands.repair(config, tables)).rows)
+        done = pool.submit(copy)
         waits_for(old)
         between = sessions.enter_context(_begun(config, "insert into public.b values (11)"))
         old.commit()
         waits_for(between)
-        writer = sessions.enter_context(_begun(config, *_WRITTEN))
-        sql(config, *_ALTERED)
+        sql(config, *first)
+        writer = sessions.enter_context(_begun(config, *written))
+        sql(config, *then)
         between.commit()
         waits_for(writer)  # that is the second cut
         writer.commit()
-        assert {name: done.result()[name] for name in tables} == dict.fromkeys(tables, 2)
+        return done.result()
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["init", "repair"])
+def test_rows_that_are_written_before_a_type_is_altered_and_committed_after_the_cut(
+    config: Config, first: bool
+) -> None:
+    """They came after the copy, in the form from before, and the tables were ok."""
+    sql(config, *_TABLES)
+    if not first:
+        commands.init(config)
+    tables = ["public.m", "public.p"]
+    copied = _beside_a_writer(
+        config,
+        lambda: (commands.init(config) if first else commands.repair(config, tables)).rows,
+        written=_WRITTEN,
+        then=_ALTERED,
+    )
+    assert {name: copied[name] for name in tables} == dict.fromkeys(tables, 2)
     commands.drain(config)
     _exact(config, "m", "p")
+
+
+@pytest.mark.parametrize("name", _FOR_A_WHILE)
+def test_rows_that_are_written_while_nothing_sends_them_and_committed_after_the_cut(config: Config, name: str) -> None:
+    """What the publication sends was the same before and after, and the table was ok without these rows."""
+    before, after, source = _FOR_A_WHILE[name]
+    config = config.model_copy(update={"source": config.source.model_copy(update=source)})
+    commands.init(config)
+    copied = _beside_a_writer(
+        config,
+        lambda: commands.repair(config, ["public.a"]).rows,
+        first=[before],
+        written=["insert into public.a values (21, 'x', 'y')"],
+        then=[after],
+    )
+    assert copied == {"public.a": 21}
+    commands.drain(config)
+    _exact(config, "a")
 
 
 def test_a_publication_that_is_altered_while_a_cut_is_begun_has_the_table_copied_again(

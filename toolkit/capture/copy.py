@@ -170,8 +170,8 @@ def forms_before(source: SourceAccess, tables: Sequence[str] | frozenset[int] | 
 
     with connection.connect(source.config) as conn:
         with locks.waiting(conn, "reading the catalog before a copy", seconds=source.snapshot.lock_seconds):
-            versions = {table.relid: table for table in catalog.published_tables(conn)}
-        return row_forms.Forms.read(conn, _chosen(versions, tables))
+            payloads = catalog.snapshot_json(conn)
+        return row_forms.Forms.read(conn, {t.relid: payloads[t.relid] for t in _chosen(payloads, tables)})
 
 
 def copy_tables(
@@ -253,10 +253,9 @@ def _plans(
     with snapshot_rows.reader(source.config, cut) as conn:
         with locks.waiting(conn, f"reading the catalog at {cut.lsn}", seconds=source.snapshot.lock_seconds):
             payloads = catalog.snapshot_json(conn)
-        versions = {r: TableVersion.from_json(json.loads(text)) for r, text in payloads.items()}
-        chosen = _chosen(versions, tables)
+        chosen = _chosen(payloads, tables)
         outcome.names |= {t.relid: t.identifier for t in chosen}
-        outcome.forms = row_forms.Forms.read(conn, chosen)
+        outcome.forms = row_forms.Forms.read(conn, {t.relid: payloads[t.relid] for t in chosen})
         outcome.refused |= row_forms.altered(forms, outcome.forms, chosen)
         most = int(source.snapshot.piece_mb * (1 << 20))
         cutting = snapshot_rows.Cutting(4 * max(1, source.snapshot.workers), min(_LEAST_PIECE, most), most)
@@ -280,7 +279,8 @@ def _plans(
     return plans
 
 
-def _chosen(versions: dict[int, TableVersion], tables: Sequence[str] | frozenset[int] | None) -> list[TableVersion]:
+def _chosen(payloads: dict[int, str], tables: Sequence[str] | frozenset[int] | None) -> list[TableVersion]:
+    versions = {relid: TableVersion.from_json(json.loads(text)) for relid, text in payloads.items()}
     if tables is None:
         return list(versions.values())
     if isinstance(tables, frozenset):

@@ -11,9 +11,10 @@ it. A tick waits for none; `tick_drain` finds their rows by the positions in the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolkit.source.connection import Connection
@@ -31,11 +32,14 @@ class Forms:
     printing: frozenset[tuple[int, str]]  # `catalog.printing`
 
     @classmethod
-    def read(cls, conn: Connection, tables: Iterable[TableVersion]) -> Forms:
-        """Read what the publications send of tables, and by what their values are printed."""
+    def read(cls, conn: Connection, tables: Mapping[int, str]) -> Forms:
+        """Read what the publications send of tables, and by what their values are printed.
+
+        `tables` are their snapshots, as `catalog.snapshot_json` returns them.
+        """
         from toolkit.source import catalog
 
-        sent = {table.relid: _sent(table) for table in tables}
+        sent = {relid: _sent(json.loads(text)) for relid, text in tables.items()}
         return cls(sent, frozenset(catalog.printing(conn, list(sent))))
 
 
@@ -56,6 +60,7 @@ def reprinted(conn: Connection, tables: Sequence[TableVersion], at_cut: Forms) -
     return {relid: (f"{own[relid]}: {_REPRINTED}", True) for relid, _ in gone}
 
 
-def _sent(table: TableVersion) -> str:
-    columns = sorted(c.attnum for c in table.columns if c.published)
-    return f"{sorted(table.publishes)} of columns {columns} where {table.row_filter}"
+def _sent(snapshot: dict[str, Any]) -> str:
+    """Return what the publications send of a table. Another entry shows that they sent something else for a while."""
+    columns = sorted(c["attnum"] for c in snapshot["columns"] if c["published"])
+    return json.dumps([snapshot["publishes"], columns, snapshot["row_filter"], snapshot["entries"]])
