@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
-from toolkit.lake.table_layout import schema_of
+from toolkit.lake.table_layout import schema_of, spark_type_of
 from toolkit.values.lake_types import spark_type
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import META_PREFIX, lake_columns, lake_table
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 CHANGING = ("row", "truncate", "schema", "baseline")
 #: The same kinds, and those that change what `history` says about the rows.
 BUILT_FROM = ("row", "truncate", "schema", "baseline", "gap", "erased")
-#: Spark's names of Iceberg types, where the two names differ.
-_SPARK = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
 _REWRITE = "replace"  # operation of a compaction: it writes other files with the same rows
 _POSITION = "cdc."  # prefix of the keys of a commit's summary that name its position in the log
 
@@ -189,17 +187,6 @@ def _position(snapshot: Mapping[str, Any], snapshots: Mapping[int, Mapping[str, 
 
 def _stated(snapshot: Mapping[str, Any]) -> dict[str, str]:
     return {k: v for k, v in (snapshot.get("summary") or {}).items() if k.startswith(_POSITION)}
-
-
-def spark_type_of(type_: Any) -> str:
-    """Return Spark's name of a type in a metadata file."""
-    if isinstance(type_, str):
-        return _SPARK.get(type_, type_.replace(" ", ""))
-    if type_["type"] == "list":
-        return f"array<{spark_type_of(type_['element'])}>"
-    if type_["type"] == "map":
-        return f"map<{spark_type_of(type_['key'])},{spark_type_of(type_['value'])}>"
-    return str(type_)
 
 
 def misshapen(table: TableVersion, made: Applied) -> str | None:

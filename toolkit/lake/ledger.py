@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import reads, scans
+from toolkit.lake import log_layout, reads, scans
 from toolkit.lake.direct_scan import Unusual, rows_of
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.table_layout import partition_values
@@ -215,8 +215,9 @@ class Ledger(LogReading):
 
         Raises:
             CommitConflict: another process committed after this ledger was read; nothing was written.
-            LakeError: there is no `raw.events`.
+            LakeError: there is no `raw.events`, or another program has altered it.
         """
+        log_layout.require(self.access)
         all_events = batch_events(record, events)
         base = self.snapshot_id()
         if base is None:
@@ -284,11 +285,15 @@ def _write(table: Table, events: pa.Table) -> Iterable[DataFile]:
     """
     import uuid
 
+    import pyarrow as pa
     import pyarrow.compute as pc
-    from pyiceberg.io.pyarrow import write_file
+    from pyiceberg.io.pyarrow import schema_to_pyarrow, write_file
     from pyiceberg.table import WriteTask
 
     batch_id = events["batch_id"][0].as_py()
+    for field in schema_to_pyarrow(table.schema()):
+        if field.name not in events.column_names:  # a user has added it
+            events = events.append_column(field.name, pa.nulls(events.num_rows, field.type))
     write_uuid = uuid.uuid4()
     tasks = []
     for number, kind in enumerate(events["kind"].unique().to_pylist()):

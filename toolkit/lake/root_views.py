@@ -11,9 +11,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import published_views, reads
-from toolkit.lake.applied import spark_type_of
 from toolkit.lake.proofs import generation_of, proofs_by_name
-from toolkit.lake.table_layout import schema_of
+from toolkit.lake.table_layout import schema_of, spark_type_of
 from toolkit.rawlog.roots import Root, find_roots
 from toolkit.rawlog.states import copied
 from toolkit.values.errors import TableDamaged

@@ -13,12 +13,25 @@ from typing import Any
 ELSEWHERE = ("write.data.path", "write.object-storage.enabled")
 #: Batches in one partition of `raw.events`.
 BATCH_WIDTH = 1000
+#: Spark's names of Iceberg types, where the two names differ.
+_SPARK = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
 
 
 def schema_of(metadata: Mapping[str, Any], number: int | None = None) -> dict[str, Any]:
     """Return a schema of a table: the current one, unless another number is given."""
     wanted = metadata["current-schema-id"] if number is None else number
     return dict(next(schema for schema in metadata["schemas"] if schema["schema-id"] == wanted))
+
+
+def spark_type_of(type_: Any) -> str:
+    """Return Spark's name of a type in a metadata file."""
+    if isinstance(type_, str):
+        return _SPARK.get(type_, type_.replace(" ", ""))
+    if type_["type"] == "list":
+        return f"array<{spark_type_of(type_['element'])}>"
+    if type_["type"] == "map":
+        return f"map<{spark_type_of(type_['key'])},{spark_type_of(type_['value'])}>"
+    return str(type_)
 
 
 def spec_of(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ _PROPERTIES = {
     "commit.retry.max-wait-ms": "1000",
     "commit.retry.total-timeout-ms": "30000",
 }
-_SPARK_TYPES = {
+SPARK_TYPES = {
     pa.int64(): "BIGINT",
     pa.int32(): "INT",
     pa.string(): "STRING",
@@ -78,7 +78,7 @@ _SPARK_TYPES = {
 def spark_schema() -> str:
     """Return `EVENT_SCHEMA` as Spark DDL."""
     return ", ".join(
-        f"{quote_spark(field.name)} {_SPARK_TYPES[field.type]}{'' if field.nullable else ' NOT NULL'}"
+        f"{quote_spark(field.name)} {SPARK_TYPES[field.type]}{'' if field.nullable else ' NOT NULL'}"
         for field in EVENT_SCHEMA
     )
 

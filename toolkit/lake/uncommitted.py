@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake import log_layout
 from toolkit.lake.file_lists import ListedFiles, listed_files
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.table_layout import field_ids, new_location
@@ -58,6 +59,7 @@ def new_files(access: LakeAccess) -> Iterator[NewFiles]:
     Raises:
         LakeError: the list cannot be written, or files of a killed run cannot be deleted; or there is no `raw.events`.
     """
+    log_layout.require(access)
     metadata, properties = open_catalog(access).opened(access.names.events)
     with listed_files(access, _LISTS, properties) as listed:
         yield NewFiles(metadata, listed)

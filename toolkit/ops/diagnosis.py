@@ -121,7 +121,7 @@ def _source(config: Config, lake: Lake) -> list[Diagnosis]:
 
 
 def _lake(config: Config, lake: Lake) -> list[Diagnosis]:
-    from toolkit.lake import session
+    from toolkit.lake import log_layout, session
     from toolkit.lake.tables import require_writable
     from toolkit.ops import alerts
     from toolkit.ops.table_results import checked_tables
@@ -137,6 +137,7 @@ def _lake(config: Config, lake: Lake) -> list[Diagnosis]:
     found += damaged
     try:
         require_writable(config.lake_access)
+        log_layout.require(config.lake_access)
         ledger = lake.ledger
         last = ledger.last()
         if last is None:

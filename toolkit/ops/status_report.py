@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from toolkit.lake import reads
+from toolkit.lake import log_layout, reads
 from toolkit.lake.applied import newest_build
 from toolkit.lake.lease import Holder, holder
 from toolkit.lake.opened import Lake
@@ -115,6 +115,7 @@ def status(config: Config) -> Status:
         stale = {t.relid for t in found.tables if t.state != State.OK}
         found = replace(found, applied_lsn=_applied(ledger, stale))  # fails if the metadata of any table is damaged
         require_writable(config.lake_access)
+        log_layout.require(config.lake_access)
     except CdcError as error:
         reason = error if last is not None else _unreadable(config.lake_access)
         if reason is None:
