@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import commands
-from tests.dbt.harness import Lake
+from tests.dbt.harness import Lake, built_table
 from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_idle import run_of_dbt
 from tests.dbt.test_models import actions, check_current, check_history
@@ -247,3 +250,17 @@ def small_tables_built(built: Lake) -> list[str]:
     found = plans.show(built.spark, ledger, None, relations)
     results, _ = small_tables.build(built.config.lake_access, built.spark, ledger, found, dbt=built.config.dbt_project)
     return [result.name for result in results]
+
+
+def test_old_files_of_a_table_are_no_orphans(built: Lake) -> None:
+    """The metadata name them with a scheme, and the list of the folder did not: Iceberg refused to compare them."""
+    built_table(built)
+    access = built.config.lake_access
+    folder = Path(str((reads.metadata(access, "current.public__t") or {})["location"]))
+    stray = folder / "data" / "stray.parquet"
+    stray.write_bytes(b"of a killed run")
+    for file in folder.rglob("*.*"):
+        os.utime(file, (time.time() - 400 * 86400,) * 2)
+    (done,) = (one for one in commands.maintain(built.config) if one.table == "current.public__t")
+    assert done.orphans == 1 and not stray.exists()
+    assert built.spark.table("current.public__t").count() == 6

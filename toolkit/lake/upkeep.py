@@ -13,6 +13,8 @@ from toolkit.lake.pandas_on_demand import create_frame
 from toolkit.lake.proofs import PROVEN, generation_of
 from toolkit.values.errors import CommitConflict, LakeError
 from toolkit.values.failpoints import Point, can_fail
+from toolkit.values.lake_types import literal
+from toolkit.values.locations import scheme
 from toolkit.values.names import quote_spark
 
 if TYPE_CHECKING:
@@ -207,22 +209,29 @@ def _remove_orphans(spark: SparkSession, access: LakeAccess, table: str, folder:
     own for Azure lists objects by other names than those that tables have.
     """
     properties = storage.file_properties(access)
-    old = [(place,) for place, written in storage.files_in(folder, properties) if _is_shown(place) and written < before]
+    listing = storage.files_in(folder, properties)
+    # Of the metadata, some name a local file with its scheme and some without. A listed one with it matches both.
+    old = [(_with_scheme(place),) for place, written in listing if _is_shown(place) and written < before]
     listed = create_frame(spark, old, "file_path string")
     listed.selectExpr("file_path", "TIMESTAMP '1970-01-01' AS last_modified").createOrReplaceTempView(_LISTED)
     try:
-        found = spark.sql(
+        unnamed = spark.sql(
             f"CALL {quote_spark(access.lake.catalog)}.system.remove_orphan_files("
-            f"table => '{table}', dry_run => true, file_list_view => '{_LISTED}')"
+            f"table => '{table}', location => {literal(_with_scheme(folder))}, dry_run => true,"
+            f" file_list_view => '{_LISTED}')"
         ).collect()
     finally:
         spark.catalog.dropTempView(_LISTED)
-    removal.delete(access, table, [place for (place,) in found], "is of a killed run", "run `cdc maintain` again")
-    return len(found)
+    removal.delete(access, table, [place for (place,) in unnamed], "is of a killed run", "run `cdc maintain` again")
+    return len(unnamed)
 
 
 def _is_shown(place: str) -> bool:
     return not place.rpartition("/")[2].startswith((".", "_"))  # others are Hadoop's own
+
+
+def _with_scheme(place: str) -> str:
+    return place if scheme(place) is not None else f"file:{place}"
 
 
 def _forced(access: LakeAccess, table: str, native: Any) -> None:
