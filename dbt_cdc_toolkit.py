@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from dbt.plugins import dbtPlugin
 
 
 class CdcToolkit(dbtPlugin):  # type: ignore[misc]
-    """Give macros `adapter.cdc_decide`, `cdc_replace` and `cdc_write` where dbt runs on Spark."""
+    """Give macros `adapter.cdc_target`, `cdc_decide`, `cdc_replace` and `cdc_write` where dbt runs on Spark."""
 
     def initialize(self) -> None:
         """Extend the adapter that dbt is about to create."""
@@ -54,12 +55,24 @@ def _extended(adapter: Any) -> Any:
             at, segments = plan["position"], plan["segments"]
             keyed = bool(segments and segments[-1]["key"])
             aim = targets.Aim(
-                plan["relid"], plan["schema_id"], bool(segments), keyed, at["generation"], at["batch"], at["upto"]
-            )
+                plan["relid"], plan["schema_id"], bool(segments), keyed, at["generation"], at["batch"], at["upto"],
+                plan["layer"] == "current",
+            )  # fmt: skip
             built = targets.Target(**target) if "batch" in target else None
             counts = {name: news[name] for name in ("n", "low", "high", "control") if name in news} if news else {}
             decision = targets.decide(aim, built, targets.Facts(**counts))
             return None if decision is None else {"action": str(decision.action), "reason": decision.reason}
+
+        @available  # type: ignore[untyped-decorator]
+        def cdc_target(self, namespace: str, name: str) -> dict[str, Any]:
+            """Return what a table says of its newest build; only its current table snapshot if no build has made it."""
+            from toolkit.lake import reads, table_commit, targets
+
+            with _session() as spark:
+                (catalog,) = spark.sql("select current_catalog()").collect()[0]
+                metadata = table_commit.read_metadata(spark, catalog, f"{namespace}.{name}")
+                found, current = targets.target_of(metadata), reads.current_snapshot(metadata)
+            return asdict(found) if found else {"snapshot": str(current["snapshot-id"]) if current else None}
 
         @available  # type: ignore[untyped-decorator]
         def cdc_replace(

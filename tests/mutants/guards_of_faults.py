@@ -11,6 +11,7 @@ _JVM = "tests/unit/test_jvm_end.py::test_each_command_names_a_jvm_that_was_kille
 _REBUILD = "tests/dbt/test_rebuild.py::"
 _PARTITIONED = "tests/dbt/test_partitioned_tables.py::"
 _OTHERS = "tests/dbt/test_small_tables.py::test_a_table_that_another_process_changes_is_left_to_its_model"
+_WRITTEN = "tests/dbt/test_written_by_others.py::"
 _MERGED = "tests/dbt/test_merge.py::test_merges_into_a_large_table_equal_a_full_rebuild"
 _METRICS = "tests/postgres/test_metrics.py::"
 _TORN = (
@@ -213,17 +214,10 @@ GUARDS_OF_FAULTS = (
         f"{_REBUILD}test_without_the_plugin_a_plain_run_writes_nothing",
     ),
     Guard(
-        "the last build has the highest position, not the latest time",
-        "dbt_project/macros/decide/cdc_target_state.sql",
-        " cast(s.summary['cdc.applied-batch'] as bigint) desc,",
-        " h.made_current_at desc,",
-        "tests/dbt/test_plain_runs.py::test_a_clock_that_stepped_back_hides_no_build",
-    ),
-    Guard(
         "a model replaces the table snapshot that it has found",
-        "dbt_project/macros/decide/cdc_target_state.sql",
-        "{% do return({'snapshot': snapshot}) %}",
-        "{% do return({}) %}",
+        "dbt_cdc_toolkit.py",
+        'else {"snapshot": str(current["snapshot-id"]) if current else None}',
+        "else {}",
         f"{_REBUILD}test_a_plain_run_of_dbt_creates_and_replaces_tables",
     ),
     Guard(
@@ -331,7 +325,7 @@ GUARDS_OF_FAULTS = (
     Guard(
         "a check builds a table of which only `history` is behind",
         "toolkit/quality/built_tables.py",
-        ", (table.relid, Applied.of(history).build)]",
+        ", (table.relid, as_built)]",
         "]",
         "tests/e2e/test_quality_check.py::test_a_table_that_cannot_be_built_does_not_keep_the_others_from_their_proof",
     ),
@@ -455,11 +449,18 @@ GUARDS_OF_FAULTS = (
         "tests/e2e/test_publications.py::test_rows_of_a_table_whose_key_is_not_published_are_all_there",
     ),
     Guard(
-        "a log that another program has altered",
-        "toolkit/lake/ledger.py",
-        "log_layout.require(self.access)",
-        "pass",
-        "tests/spark/test_log_layout.py::test_a_log_that_another_program_has_altered",
+        "history that another program has written to",
+        "toolkit/lake/targets.py",
+        "if target.written and not aim.compared:",
+        "if False:",
+        f"{_WRITTEN}test_history_that_another_program_wrote_is_made_again",
+    ),
+    Guard(
+        "a check builds history that another program has altered",
+        "toolkit/quality/built_tables.py",
+        "None if later.written or later.altered else later.build",
+        "later.build",
+        f"{_WRITTEN}test_a_check_builds_a_table_of_which_history_has_altered_columns",
     ),
     Guard(
         "a file that metadata name with its scheme is no orphan",
@@ -467,5 +468,12 @@ GUARDS_OF_FAULTS = (
         "old = [(_with_scheme(place),)",
         "old = [(place,)",
         "tests/dbt/test_small_tables.py::test_old_files_of_a_table_are_no_orphans",
+    ),
+    Guard(
+        "a log that another program has altered",
+        "toolkit/lake/ledger.py",
+        "log_layout.require(self.access)",
+        "pass",
+        "tests/spark/test_log_layout.py::test_a_log_that_another_program_has_altered",
     ),
 )

@@ -26,7 +26,7 @@ set_up_plugin_manager("another")
 adapter = FACTORY.plugins["spark"].adapter
 set_up_plugin_manager("cdc")
 assert FACTORY.plugins["spark"].adapter is adapter, "it is extended once"
-assert adapter._available_ - before._available_ == {"cdc_decide", "cdc_replace", "cdc_write"}
+assert adapter._available_ - before._available_ == {"cdc_decide", "cdc_replace", "cdc_target", "cdc_write"}
 assert issubclass(adapter, before) and adapter.__name__ == before.__name__
 assert not any(name.partition(".")[0] == "toolkit" for name in sys.modules)
 """

@@ -20,7 +20,7 @@ from toolkit.values.resources import ROOT
 pytestmark = pytest.mark.unit
 
 _UPTO, _BATCH = 1600, 5
-_AIM = Aim(relid=7, schema_id=3, exists=True, keyed=True, generation=1, batch=_BATCH, upto=_UPTO)
+_AIM = Aim(relid=7, schema_id=3, exists=True, keyed=True, generation=1, batch=_BATCH, upto=_UPTO, compared=True)
 _TARGET = Target(7, 1, 3, "11", 4, 800)
 _SEGMENT = Segment(Point(80, 0, 88), None, (1,), (), (), "true", "null", "0")
 _PLAN = TablePlan(

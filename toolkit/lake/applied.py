@@ -89,6 +89,11 @@ class Applied:
         made = next((commit for commit in builds if not commit.rewrite), builds[0] if builds else None)
         return made is not None and set(made.columns) != set(self.columns)
 
+    @property
+    def written(self) -> bool:
+        """Return whether another program has committed rows since the table was last replaced, as far as is known."""
+        return any(commit.batch_id is None and not commit.rewrite for commit in self.commits)
+
     def foreign(self, since: int | None) -> tuple[Foreign, ...]:
         """List the commits after a table snapshot that neither a build nor a compaction made, newest first.
 
@@ -141,7 +146,7 @@ def commits(metadata: dict[str, Any]) -> Iterator[Commit]:
             batch_id=None if batch is None else int(batch),
             lsn=None if lsn is None else Lsn(lsn),
             tags=tuple(sorted(tags.get(current["snapshot-id"], ()))),
-            rewrite=(current.get("summary") or {}).get("operation") == _REWRITE,
+            rewrite=_is_rewrite(current),
             columns=shapes.get(current.get("schema-id"), ()),
             generation=int(stated["cdc.generation"]) if "cdc.generation" in stated else None,
         )
@@ -158,9 +163,14 @@ def _columns(schema: Mapping[str, Any]) -> tuple[tuple[int, str, str], ...]:
 
 
 def position(metadata: dict[str, Any]) -> dict[str, str]:
-    """Return what the newest commit of a table says of its position in the log; empty if it says nothing."""
+    """Return the position of a table in the log after its newest commit; empty if that says nothing of it.
+
+    A compaction by another program says nothing and changes no row, so the commit before it decides.
+    """
     current = reads.current_snapshot(metadata)
     snapshots = {s["snapshot-id"]: s for s in metadata.get("snapshots") or ()}
+    while current is not None and _is_rewrite(current) and not _stated(current):
+        current = snapshots.get(current.get("parent-snapshot-id"))
     return {} if current is None else _position(current, snapshots)
 
 
@@ -177,12 +187,16 @@ def _position(snapshot: Mapping[str, Any], snapshots: Mapping[int, Mapping[str, 
     commit, so the commit before it decides, if it is still known. A compaction by another program states nothing.
     """
     stated = _stated(snapshot)
-    while stated and (snapshot.get("summary") or {}).get("operation") == _REWRITE:
+    while stated and _is_rewrite(snapshot):
         before = snapshots.get(snapshot.get("parent-snapshot-id") or 0)
         if before is None:
             break
         snapshot, stated = before, _stated(before)
     return stated
+
+
+def _is_rewrite(snapshot: Mapping[str, Any]) -> bool:
+    return (snapshot.get("summary") or {}).get("operation") == _REWRITE
 
 
 def _stated(snapshot: Mapping[str, Any]) -> dict[str, str]:

@@ -129,6 +129,15 @@ def write(spark: SparkSession, statement: str, summary: Mapping[str, str]) -> No
     metadata.withCommitProperties(summary, call, lang.Class.forName("java.lang.Exception"))
 
 
+def read_metadata(spark: SparkSession, catalog: str, name: str) -> dict[str, Any]:
+    """Read the metadata of `namespace.table` by the catalog of a session, as the Iceberg specification lays it out."""
+    jvm = spark._jvm
+    assert jvm is not None
+    iceberg, parts = jvm.org.apache.iceberg, (catalog, *name.split(".", 1))
+    table = iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, ".".join(map(quote_spark, parts)))
+    return dict(json.loads(iceberg.TableMetadataParser.toJson(table.operations().current())))
+
+
 def read_table(access: LakeAccess, name: str, snapshot_id: int) -> pa.Table:
     """Read the rows of `namespace.table` at a table snapshot.
 

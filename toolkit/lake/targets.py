@@ -15,6 +15,7 @@ from toolkit.lake import reads
 from toolkit.lake.applied import BUILT_FROM, Applied
 from toolkit.lake.new_events import news
 from toolkit.lake.table_layout import spec_of
+from toolkit.rawlog.plan import Layer
 from toolkit.values.errors import TableDamaged
 from toolkit.values.outcome import BuildAction
 
@@ -46,6 +47,7 @@ class Target:
     batch: int
     lsn: int
     altered: bool = False  # another program has altered the table's columns since
+    written: bool = False  # another program has written rows since the table was last replaced
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -115,6 +117,7 @@ class Aim:
     generation: int
     batch: int
     upto: int
+    compared: bool  # a check compares its rows with the source
 
 
 def decide(aim: Aim, target: Target | None, news: Facts) -> Decision | None:
@@ -131,6 +134,8 @@ def decide(aim: Aim, target: Target | None, news: Facts) -> Decision | None:
         return None
     if target.altered:
         return Decision(BuildAction.REBUILD, "another program has altered its columns")
+    if target.written and not aim.compared:
+        return Decision(BuildAction.REBUILD, "another program has written to it")
     if (target.relid, target.generation) != (aim.relid, aim.generation):
         return Decision(BuildAction.REBUILD, "another table had this name")
     if target.schema_id != aim.schema_id:
@@ -153,7 +158,7 @@ def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[Tab
     aims = [
         Aim(
             plan.relid, plan.schema_id, bool(plan.segments), bool(plan.segments and plan.segments[-1].key),
-            last.generation, last.batch_id, int(upto),
+            last.generation, last.batch_id, int(upto), plan.layer == Layer.CURRENT,
         )
         for plan, _ in models
     ]  # fmt: skip
@@ -187,18 +192,23 @@ def _table(metadata: dict[str, Any] | TableDamaged | None) -> Found:
     if metadata is None or current is None:
         return Found(None, None)
     partitioned = bool(spec_of(metadata)["fields"])
-    return Found(_target(metadata), None, since=str(current["snapshot-id"]), partitioned=partitioned)
+    return Found(target_of(metadata), None, since=str(current["snapshot-id"]), partitioned=partitioned)
 
 
-def _target(metadata: dict[str, Any]) -> Target | None:
+def target_of(metadata: dict[str, Any]) -> Target | None:
+    """Return what the metadata of a table say of its newest build; None if no build has made it.
+
+    Compaction does not change the position. After a rollback it is the older one.
+    """
     properties = metadata.get("properties") or {}
     made = Applied.of(metadata)
-    build = next((c for c in made.commits if c.batch_id is not None and c.lsn is not None), None)
-    if build is None or build.batch_id is None or build.lsn is None or "cdc.schema-id" not in properties:
+    keys = ("cdc.relid", "cdc.generation", "cdc.schema-id")
+    build = made.build
+    if build is None or build.place is None or not properties.keys() >= set(keys):
         return None
-    relid, generation, schema_id = (int(properties[f"cdc.{key}"]) for key in ("relid", "generation", "schema-id"))
+    relid, generation, schema_id = (int(properties[key]) for key in keys)
     return Target(
-        relid, generation, schema_id, str(made.snapshot_id), build.batch_id, int(build.lsn), altered=made.altered
+        relid, generation, schema_id, str(made.snapshot_id), *build.place, altered=made.altered, written=made.written
     )
 
 

@@ -33,7 +33,7 @@ class Upkeep:
     """The work done on one table.
 
     The counts are: merged data files, files that replaced them, expired table snapshots and tags, removed orphan files,
-    and erased rows that were deleted from the log. `skipped` says why nothing was done.
+    and erased rows that were deleted from the log. `skipped` says why nothing, or nothing more, was done.
     """
 
     table: str
@@ -110,6 +110,9 @@ def _maintained(
         if not _is_conflict(found):
             raise
         return Upkeep(table, skipped="another process changed it during its compaction: run `cdc maintain` again")
+    if str(native.properties().get("gc.enabled")).lower() == "false":
+        why = "a user has set its property gc.enabled to false: no table snapshot and no file of it is removed"
+        return Upkeep(table, merging.rewrittenDataFilesCount(), merging.addedDataFilesCount(), skipped=why)
     oldest = int(since.timestamp() * 1000)
     kept = {*keep_tags, *_just_proven(before)}
     tags = [name for name in _old(before, "tag", oldest) if name not in kept and generation_of(name) is not None]

@@ -81,8 +81,11 @@ def build_tables(lake: Lake, wanted: set[int], build: Build) -> BuiltTables:
             builds.append((table.relid, None))  # its build says what is damaged
             continue
         made[table.relid] = Applied.of(current)
-        # A check compares `current` only. A table of which `history` lacks an event is not proven either.
-        builds += [(table.relid, made[table.relid].build), (table.relid, Applied.of(history).build)]
+        # A check compares `current` only. A table of which `history` lacks an event is not proven either. Nor is one of
+        # which another program has changed it: a build makes it again.
+        later = Applied.of(history)
+        as_built = None if later.written or later.altered else later.build
+        builds += [(table.relid, made[table.relid].build), (table.relid, as_built)]
     since = news(lake.spark, ledger, {build.place for _, build in builds if build is not None and build.place})
     outdated = {relid for relid, build in builds if outdates(since, relid, build)}
     late = [lake_table(t.schema, t.name) for t in asked if t.relid in outdated]
