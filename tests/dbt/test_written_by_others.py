@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.dbt.harness import Lake, behind, built_table
-from tests.dbt.scenario import Source, Table
+from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_models import check_current, check_history
 from tests.dbt.test_rebuild import plain_run
 from toolkit.lake import reads, upkeep
@@ -101,6 +101,26 @@ def test_a_table_that_does_not_say_what_it_was_built_from_is_made_again(
     else:
         assert {str(result.status) for result in plain_run(built, "current", "history").result.results} == {"success"}
     assert reads.properties(built.config.lake_access, _CURRENT)["cdc.relid"] == "500"
+    check_history(built, source, table)
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["together", "by its model"])
+def test_how_a_user_has_rows_written_outlives_a_rebuild(built: Lake, made: tuple[Source, Table], alone: bool) -> None:
+    """Readers that know no deletion vectors could not read the table after the next DDL."""
+    source, table = made
+    modes = {f"write.{operation}.mode": "copy-on-write" for operation in ("delete", "update", "merge")}
+    given = ", ".join(f"'{key}' = '{value}'" for key, value in modes.items())
+    for name in (_CURRENT, _HISTORY):
+        built.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({given})")
+    source.begin()
+    source.add_column(table, column(4, "added"))
+    source.truncate(table)
+    source.insert(table, {1: "1", 2: "new", 4: "z"})
+    source.commit()
+    built.append(source)
+    built.build(dbt_args=["--full-refresh"] if alone else ())
+    for name in (_CURRENT, _HISTORY):
+        assert modes.items() <= reads.properties(built.config.lake_access, name).items()
     check_history(built, source, table)
 
 

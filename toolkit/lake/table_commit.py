@@ -216,7 +216,9 @@ def _replacement(java: Java, catalog: str, name: str, struct: Any, commit: Commi
     spec = _kept(name, java.spec_parser, base.spec(), base, schema) or java.partition_spec.unpartitioned()
     order = _kept(name, java.order_parser, base.sortOrder(), base, schema) or java.sort_order.unsorted()
     gone = any(_column(base, schema, f.sourceId()) is None for spec in base.specs() for f in spec.fields())
-    properties = {**commit.properties, **(_COPY_ON_WRITE if gone else {})}
+    given = {key: base.properties().get(key) for key in commit.properties if key.startswith("write.")}
+    kept = {key: value for key, value in given.items() if value is not None}  # a user may have set them
+    properties = {**commit.properties, **kept, **(_COPY_ON_WRITE if gone else {})}
     made = base.buildReplacement(schema, spec, order, base.location(), properties)
     return java.transactions.replaceTableTransaction(name, operations, made), base
 
