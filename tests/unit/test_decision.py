@@ -114,6 +114,8 @@ def _rendered(
         ({}, {"generation": 2, "lsn": 1601}, {}, (BuildAction.REBUILD, "another table had this name")),
         ({}, {"relid": 8}, {}, (BuildAction.REBUILD, "another table had this name")),
         ({}, {"schema_id": 4}, {}, (BuildAction.REBUILD, "schema version 3")),
+        ({}, {"written": True}, {}, (BuildAction.SKIP, "nothing new")),
+        ({"compared": False}, {"written": True}, {}, (BuildAction.REBUILD, "another program has written to it")),
         ({}, {}, {}, (BuildAction.SKIP, "nothing new")),
         ({}, {}, {"low": 800, "control": 1}, (BuildAction.REBUILD, "a baseline, a truncate or a schema version")),
         ({}, {}, {"low": 799}, (BuildAction.REBUILD, "new events below the applied position")),
