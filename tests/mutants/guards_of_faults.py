@@ -465,8 +465,8 @@ GUARDS_OF_FAULTS = (
     Guard(
         "a file that metadata name with its scheme is no orphan",
         "toolkit/lake/upkeep.py",
-        "old = [(_with_scheme(place),)",
-        "old = [(place,)",
+        "old = {_with_scheme(place): place",
+        "old = {place: place",
         "tests/dbt/test_small_tables.py::test_old_files_of_a_table_are_no_orphans",
     ),
     Guard(

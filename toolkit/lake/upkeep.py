@@ -214,8 +214,8 @@ def _remove_orphans(spark: SparkSession, access: LakeAccess, table: str, folder:
     properties = storage.file_properties(access)
     listing = storage.files_in(folder, properties)
     # Of the metadata, some name a local file with its scheme and some without. A listed one with it matches both.
-    old = [(_with_scheme(place),) for place, written in listing if _is_shown(place) and written < before]
-    listed = create_frame(spark, old, "file_path string")
+    old = {_with_scheme(place): place for place, written in listing if _is_shown(place) and written < before}
+    listed = create_frame(spark, [(name,) for name in old], "file_path string")
     listed.selectExpr("file_path", "TIMESTAMP '1970-01-01' AS last_modified").createOrReplaceTempView(_LISTED)
     try:
         unnamed = spark.sql(
@@ -225,7 +225,7 @@ def _remove_orphans(spark: SparkSession, access: LakeAccess, table: str, folder:
         ).collect()
     finally:
         spark.catalog.dropTempView(_LISTED)
-    removal.delete(access, table, [place for (place,) in unnamed], "is of a killed run", "run `cdc maintain` again")
+    removal.delete(access, table, [old[name] for (name,) in unnamed], "is of a killed run", "run `cdc maintain` again")
     return len(unnamed)
 
 
