@@ -6,11 +6,16 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests import commands
 from tests.dbt.harness import Lake, behind, built_table
 from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_models import check_current, check_history
 from tests.dbt.test_rebuild import plain_run
-from toolkit.lake import reads, upkeep
+from tests.support_ledger import lake_of
+from toolkit.build import small_tables
+from toolkit.lake import reads, session, upkeep
+from toolkit.quality.built_tables import build_tables
+from toolkit.values.errors import BuildFailed
 from toolkit.values.outcome import BuildAction
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
@@ -148,3 +153,32 @@ def test_a_table_that_may_lose_no_files_is_compacted_only(built: Lake, made: tup
     assert done.snapshots == done.tags == done.orphans == 0
     assert done.skipped is not None and "gc.enabled" in done.skipped
     assert reads.metadata(built.config.lake_access, _CURRENT) == before
+
+
+@pytest.mark.parametrize("change", ["rows", "a new column"])
+def test_a_build_whose_commits_iceberg_keeps_apart_fails_by_name(
+    built: Lake, made: tuple[Source, Table], monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """It succeeded, and checks proved the table, while `history` lacked the changes, or all rows after a rebuild."""
+    source, table = made
+    monkeypatch.setattr(small_tables, "_EVENTS", 0)  # models of dbt write as the user's session does
+    built.spark.sql(f"ALTER TABLE {_HISTORY} SET TBLPROPERTIES ('write.wap.enabled' = 'true')")
+    staged = built.config.model_copy(update={"spark": {**built.config.spark, "spark.wap.id": "audit"}})
+    if change == "rows":
+        _update(built, source, table)
+    else:
+        source.begin()
+        table.columns.append(column(4, "more"))
+        source.schema(table)
+        source.commit()
+        built.append(source)
+    with pytest.raises(BuildFailed, match=r"history\.public__t: what was written is not in the table at") as failed:
+        commands.build(staged)
+    assert set(failed.value.result.failed) == {_HISTORY}
+    found = build_tables(lake_of(staged), set(), lambda *, select=None: commands.build(staged, select=select))
+    assert set(found.failed) == {500}
+    built.spark = session.session(built.config.lake_access)  # without the setting
+    built.spark.sql(f"ALTER TABLE {_HISTORY} UNSET TBLPROPERTIES ('write.wap.enabled')")
+    built.build()
+    check_current(built, source, [table])
+    check_history(built, source, table)

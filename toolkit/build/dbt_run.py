@@ -18,7 +18,7 @@ from toolkit.lake.proofs import differing_tables
 from toolkit.rawlog.plan import Layer
 from toolkit.rawlog.states import State, TableState, states_at, verdicts
 from toolkit.values import progress
-from toolkit.values.errors import BuildFailed, ConfigError, LakeError, UnknownTable
+from toolkit.values.errors import BuildFailed, ConfigError, LakeError, TableDamaged, UnknownTable
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.libraries import Library, load, preload
 from toolkit.values.lsn import Lsn
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.opened import Lake
     from toolkit.lake.plans import Model
+    from toolkit.rawlog.batch import BatchRecord
     from toolkit.values.config import DbtProject
     from toolkit.values.lake_access import LakeAccess
 
@@ -125,8 +126,10 @@ def build(
             models_sync.sync(lake, dbt)  # a plain `dbt run` must not find the models of that LSN
     broken = {_relation(r): r for r in results if r.status in _FAILED and not project.of_user(r.node)}
     failed = {name: _reason(lake.access, name, result) for name, result in sorted(broken.items())}
-    made = (r for r in results if r.node.resource_type == "model" and _relation(r) not in failed)
-    models = (*(_model(result) for result in made), *done)
+    made = [_model(r) for r in results if r.node.resource_type == "model" and _relation(r) not in failed]
+    if as_of is None:
+        failed |= _uncommitted(lake.access, last, made)
+    models = (*(model for model in made if model.name not in failed), *done)
     if as_of is None:
         replaced = [model.name.partition(".")[2] for model in models if model.action == BuildAction.REBUILD]
         schema_changes.describe(lake.access, ledger, replaced)
@@ -201,6 +204,28 @@ def _build_models(
     if as_of is None and not select and not dbt_args:
         project.record_shared_views(access)  # they are built, or no model of a table would have run
     return done, results, own_failed
+
+
+def _uncommitted(access: LakeAccess, last: BatchRecord, models: Sequence[ModelResult]) -> dict[str, str]:
+    """Say of which tables Iceberg has not made the commits of their models the newest ones, although dbt succeeded.
+
+    It keeps them apart if a session has `spark.wap.id` and the table `write.wap.enabled`.
+    """
+    from toolkit.lake import reads, targets
+
+    changed = [model.name for model in models if model.action in (BuildAction.MERGE, BuildAction.REBUILD)]
+    found = {}
+    for name, metadata in zip(changed, reads.each_metadata(access, changed), strict=True):
+        if isinstance(metadata, TableDamaged):
+            found[name] = str(metadata)
+            continue
+        target = None if metadata is None else targets.target_of(metadata)
+        if target is None or target.place[1:] < (last.batch_id, int(last.complete_to)):
+            found[name] = (
+                f"what was written is not in the table at {last.complete_to}, as with spark.wap.id and its property"
+                " write.wap.enabled; unset one of them and run `cdc build` again"
+            )
+    return found
 
 
 def _stale(
