@@ -194,3 +194,25 @@ def test_a_dropped_tables_history_ends_and_stays(built: Lake) -> None:
                                        "public__bag__dropped_g1_301"}  # fmt: skip
     assert reads.snapshot_id(built.config.lake_access, "history.public__t__dropped_g1_300") == made
     assert not rebuilt(built.build())
+
+
+def test_a_table_that_a_user_has_renamed_in_current_stays(built: Lake) -> None:
+    """The next build made the table again, and dropped the renamed one with its files."""
+    source, one = Source(), table(300, "t")
+    source.baseline(one, first=True)
+    built.append(source)
+    built.build()
+    for layer in ("current", "history"):
+        built.spark.sql(f"alter table {layer}.public__t rename to {layer}.kept_by_me")
+    built.build()
+    assert names(built) == {layer: {"public__t", "kept_by_me"} for layer in ("current", "history")}
+    source.begin()
+    rename(source, (one, "v"))
+    source.update(one, one.rows[0], {2: "later"}, [])
+    source.commit()
+    built.append(source)
+    built.build()
+    assert names(built) == {layer: {"public__v", "kept_by_me"} for layer in ("current", "history")}
+    assert {row["v"] for row in built.spark.sql("select v from current.kept_by_me").collect()} == {"t one", "t two"}
+    check_current(built, source, [one])
+    check_history(built, source, one)

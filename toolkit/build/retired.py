@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from toolkit.rawlog.states import copied
@@ -31,9 +32,9 @@ def retire(access: LakeAccess, ledger: Ledger) -> Retired:
 
     A renamed table is built under its new name. The old table is dropped only when the new one exists and no view of
     `published` shows the old one. The `history` of a table that was dropped at the source is kept under a name of its
-    own, until the table is erased. Tables that no build of this generation has made are ignored. A table that is
-    damaged, or of which a file cannot be deleted, does not stop the others. Nothing is dropped if a view of `published`
-    is damaged, since it could show any table.
+    own, until the table is erased. Tables that no build of this generation has made are ignored, and so are those that
+    a user has renamed. A table that is damaged, or of which a file cannot be deleted, does not stop the others. Nothing
+    is dropped if a view of `published` is damaged, since it could show any table.
     """
     from toolkit.lake import reads, removal, root_views
     from toolkit.lake.published_views import READ
@@ -56,6 +57,10 @@ def retire(access: LakeAccess, ledger: Ledger) -> Retired:
     done = copied(ledger)
     erased = {relid for relid, version in versions.items() if version.table.dropped and relid not in done}
 
+    @cache
+    def names_at_source() -> set[tuple[int, str]]:
+        return {(v.table.relid, lake_table(v.table.schema, v.table.name)) for v in ledger.schema_versions()}
+
     def is_left(layer: str, name: str) -> bool:
         if name in named and not (layer == own.history and erased):
             return False
@@ -65,7 +70,7 @@ def retire(access: LakeAccess, ledger: Ledger) -> Retired:
             return False
         if layer == own.history and relid in erased:
             return True
-        if name in named or name == version.history_name:
+        if name in named or name == version.history_name or (relid, name) not in names_at_source():
             return False
         follows = layer == own.history or not version.table.dropped
         return not follows or _made_of(access, f"{layer}.{version.history_name}") == (relid, generation)
