@@ -80,6 +80,22 @@ def test_a_damaged_view_does_not_keep_the_others_from_their_proofs(shop: Shop) -
     assert found.unmoved == {} and shop.seen() == shop.seen_at_one_lsn() == (2, 2)
 
 
+def test_a_branch_named_like_a_tag_does_not_keep_other_tables_from_their_proofs(shop: Shop) -> None:
+    """The check ended with an error of Spark, and no result of any table was written."""
+    shop.build(1)
+    made = reads.snapshot_id(shop.config.lake_access, "current.public__a")
+    shop.spark.sql(f"alter table current.public__a create branch `proven_g1_{made}`")
+    found = commands.publish(shop.config, shop.report())
+    assert found.moved == ("public.b",) and set(found.unmoved) == {"published.public__a"}
+    assert found.unmoved["published.public__a"].endswith(
+        f"run ALTER TABLE current.public__a DROP BRANCH `proven_g1_{made}`, and `cdc check` again"
+    )
+    assert {row["table"]: row["lsn"] for row in shop.proofs().values()} == {"public.a": None, "public.b": 1}
+    shop.spark.sql(f"alter table current.public__a drop branch `proven_g1_{made}`")
+    assert commands.publish(shop.config, shop.report()).unmoved == {}
+    assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)
+
+
 def test_a_reader_sees_proven_rows_only_through_a_swap_and_a_kill(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotProven, match=r"never"):
         rows_at_lsn.at_one_lsn(lake_of(shop.config), shop.spark)

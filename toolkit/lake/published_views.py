@@ -32,9 +32,18 @@ READ, TAG, DEPRECATED = "cdc.relation", "cdc.tag", "cdc.deprecated"
 
 @can_fail(Point.TAG)
 def keep(access: LakeAccess, spark: SparkSession, name: str, snapshot_id: int | None, generation: int) -> str:
-    """Tag a table snapshot of `current.<name>`, so that it is kept while a view shows it. Return the tag."""
+    """Tag a table snapshot of `current.<name>`, so that it is kept while a view shows it. Return the tag.
+
+    Raises:
+        TableDamaged: a branch has the name of the tag.
+    """
     tag = f"{PROVEN}g{generation}_{snapshot_id}"
     table = f"{access.names.current}.{name}"
+    if tag in reads.branches(access, table):
+        raise TableDamaged(
+            f"{table} has a branch {tag}, so that no tag of this name can keep what is proven; run ALTER TABLE {table}"
+            f" DROP BRANCH {quote_spark(tag)}, and `cdc check` again"
+        )
     if reads.tags(access, table).get(tag) != snapshot_id:
         made = f"CREATE OR REPLACE TAG {quote_spark(tag)} AS OF VERSION {snapshot_id}"
         spark.sql(f"ALTER TABLE {table} {made}")

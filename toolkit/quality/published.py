@@ -40,7 +40,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The names of the tables whose view moved, and why views are left as they are: their metadata is damaged."""
+    """The names of the tables whose view moved, and why views are left as they are: metadata of theirs is unusable."""
 
     moved: tuple[str, ...]
     unmoved: Mapping[str, str]
@@ -81,7 +81,7 @@ def publish(
     now = at or datetime.now(UTC)
     after: dict[int, dict[str, Any]] = {}
     moved: list[str] = []
-    tags = _keep(lake.access, spark, report, tables, before, generation, threads=threads)
+    tags, unkept = _keep(lake.access, spark, report, tables, before, generation, threads=threads)
     for result in report.tables:
         table, known = tables.get(result.relid), before.get(result.relid, {})
         if report.lsn is not None and _newer(known, generation, report.lsn):
@@ -114,6 +114,7 @@ def publish(
         unmoved = published_views.follow(lake.access, spark, now, threads=threads, deprecated_days=days)
         unmoved |= root_views.follow_published(lake.access, spark, ledger, now, deprecated_days=days)
         followed = shown
+    unmoved |= unkept
     behind = {row["table"] for row in after.values() if f"{names.published}.{row.get('relation')}" in unmoved}
     moved = [table for table in moved if table not in behind]
     results = [_result(report, result, after[result.relid], result.table in moved, now) for result in report.tables]
@@ -131,10 +132,14 @@ def _keep(
     generation: int,
     *,
     threads: int,
-) -> dict[int, str]:
-    """Tag the table snapshots that are proven, and return the tags by relid. Tables with a newer check are left out."""
+) -> tuple[dict[int, str], dict[str, str]]:
+    """Tag the table snapshots that are proven. Tables with a newer check are left out.
+
+    Return the tags by relid, and why tables have none, by the name of their view.
+    """
+    made, unkept = dict[int, str](), dict[str, str]()
     if report.lsn is None:
-        return {}
+        return made, unkept
     lsn = report.lsn
     proven = [
         result
@@ -142,18 +147,21 @@ def _keep(
         if _proven(result) and result.relid in tables and not _newer(before.get(result.relid, {}), generation, lsn)
     ]
 
-    def tag(result: TableCheck) -> str:
+    def tag(result: TableCheck) -> None:
         table = tables[result.relid]
         name, known = lake_table(table.schema, table.name), before.get(result.relid, {})
         if result.proof == ProofKind.CARRIED and (known["snapshot_id"], known["relation"]) == (
             result.snapshot_id,
             name,
         ):
-            return str(known["tag"])
-        return published_views.keep(access, spark, name, result.snapshot_id, generation)
+            made[result.relid] = str(known["tag"])
+            return
+        with reads.noting_damage(unkept, f"{access.names.published}.{name}"):
+            made[result.relid] = published_views.keep(access, spark, name, result.snapshot_id, generation)
 
-    made = in_threads(tag, proven, threads)
-    return {result.relid: made_tag for result, made_tag in zip(proven, made, strict=True)}
+    for _ in in_threads(tag, proven, threads):
+        pass
+    return made, unkept
 
 
 def _generation(ledger: Ledger, report: CheckReport) -> int:
