@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,7 +43,7 @@ def test_a_log_that_another_program_has_altered(spark: SparkSession, lake: Confi
     assert said in (status_report.status(lake).lake or "")
     undo = re.search(r'sqlite3 \S+ "(.*)", and run', str(found.value))
     assert undo is not None
-    with sqlite3.connect(lake.lake_access.catalog_db) as catalog:
+    with closing(sqlite3.connect(lake.lake_access.catalog_db)) as catalog, catalog:
         catalog.execute(undo[1])
     ledger_of(lake).append_empty(batch_record(2))
     last = ledger_of(lake).last()
