@@ -39,12 +39,13 @@ def keep(access: LakeAccess, spark: SparkSession, name: str, snapshot_id: int | 
     """
     tag = f"{PROVEN}g{generation}_{snapshot_id}"
     table = f"{access.names.current}.{name}"
-    if tag in reads.branches(access, table):
+    held = ((reads.metadata(access, table) or {}).get("refs") or {}).get(tag) or {}
+    if held.get("type") == "branch":
         raise TableDamaged(
             f"{table} has a branch {tag}, so that no tag of this name can keep what is proven; run ALTER TABLE {table}"
             f" DROP BRANCH {quote_spark(tag)}, and `cdc check` again"
         )
-    if reads.tags(access, table).get(tag) != snapshot_id:
+    if held.get("snapshot-id") != snapshot_id:
         made = f"CREATE OR REPLACE TAG {quote_spark(tag)} AS OF VERSION {snapshot_id}"
         spark.sql(f"ALTER TABLE {table} {made}")
     return tag

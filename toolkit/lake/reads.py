@@ -179,14 +179,5 @@ def snapshot_summary(access: LakeAccess, table: str) -> dict[str, str] | None:
 
 def tags(access: LakeAccess, table: str) -> dict[str, int]:
     """Return the table snapshot id of each tag of `namespace.table`."""
-    return _refs(access, table, "tag")
-
-
-def branches(access: LakeAccess, table: str) -> dict[str, int]:
-    """Return the table snapshot id of each branch of `namespace.table`."""
-    return _refs(access, table, "branch")
-
-
-def _refs(access: LakeAccess, table: str, kind: str) -> dict[str, int]:
     refs = (metadata(access, table) or {}).get("refs") or {}
-    return {name: int(ref["snapshot-id"]) for name, ref in refs.items() if ref["type"] == kind}
+    return {name: int(ref["snapshot-id"]) for name, ref in refs.items() if ref["type"] == "tag"}

@@ -40,7 +40,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The names of the tables whose view moved, and why views are left as they are: metadata of theirs is unusable."""
+    """The names of the tables whose view moved, and why other views are left as they are."""
 
     moved: tuple[str, ...]
     unmoved: Mapping[str, str]

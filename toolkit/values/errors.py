@@ -94,7 +94,7 @@ class LakeError(CdcError):
 
 
 class TableDamaged(LakeError):
-    """The metadata of one table are missing, damaged or unusable. Others may be whole."""
+    """The metadata of one table is missing, damaged or cannot be used. Other tables may be whole."""
 
 
 class JavaMissing(LakeError):
