@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
 # PySpark comes as source, and its wheel is unpacked right after it is made: to compress the jars would take 20 s.
-UV := $(BIN)/uv pip install --quiet --config-settings-package pyspark:--build-option=--compression=stored --python
-UV_INSTALL := $(UV) $(BIN)/python
+INSTALL_FOR := $(BIN)/uv pip install --quiet --config-settings-package pyspark:--build-option=--compression=stored --python
+UV_INSTALL := $(INSTALL_FOR) $(BIN)/python
 # What uv's cache has is taken from there first: where a registry sends no caching headers, uv would fetch and build
 # PySpark again in each checkout, and its cache would grow by 2 GB each time.
 install = $(UV_INSTALL) --offline $(1) 2>/dev/null || $(UV_INSTALL) $(1)
@@ -99,7 +99,7 @@ test-wide: $(STAMP) ## More types, traps and faults (two hours; CDC_TEST_BUDGET_
 .PHONY: test-oldest
 test-oldest: $(STAMP) ## The tests with the oldest packages that pyproject.toml allows (PYTEST_ARGS=tests/unit)
 	@$(PYTHON) -m venv $(OLDEST)
-	$(UV) $(OLDEST)/bin/python --resolution lowest-direct -e .[demo,dev]
+	$(INSTALL_FOR) $(OLDEST)/bin/python --resolution lowest-direct -e .[demo,dev]
 	$(OLDEST)/bin/python -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: test-long
