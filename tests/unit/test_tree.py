@@ -64,9 +64,11 @@ def test_what_is_locked_installs_with_the_oldest_python() -> None:
     """The lock had a package for 3.11.5 and newer, so that nothing could be installed with the 3.11.2 of Debian."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     oldest = f"{project['requires-python'].removeprefix('>=')}.0"
-    locked = {line.split("==")[0] for line in LOCK.splitlines() if "==" in line}
-    found = {d.name: d.metadata.get_all("Requires-Python") or () for d in distributions()}
-    needed = {name: needs for name, needs in found.items() if canonicalize_name(name) in locked}
+    locked = {line.split(" ")[0] for line in LOCK.splitlines() if "==" in line}
+    found = {
+        f"{canonicalize_name(d.name)}=={d.version}": d.metadata.get_all("Requires-Python") for d in distributions()
+    }
+    needed = {name: needs or () for name, needs in found.items() if name in locked}
     assert len(needed) > 100
     assert {name: needs for name, needs in needed.items() if any(oldest not in SpecifierSet(n) for n in needs)} == {}
 
